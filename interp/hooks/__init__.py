@@ -1,0 +1,1 @@
+"""The registry-based hook system: sites, selections, edits, taps, and the frozen values they speak of."""

@@ -1,0 +1,303 @@
+"""One transformer block: the heart of this package.
+
+    block(net, layer, resid, grid, tap) -> resid, (k_rot, v)
+
+It calls the checkpoint's own leaf modules and calls `tap(site, layer, tensor)` wherever a tensor has a name;
+`tap` returns the tensor, or an edited one. Capture, edits, gradients, users' functions and partial execution
+are all this one mechanism. Three arguments serve partial execution:
+
+    prefix   keys and values of the columns before the held ones (from a base run), already rotated
+    given    tensors to take as they are instead of computing them, by site: the block is entered there
+    tail     a narrower grid: queries, and all that follows them, only at these columns
+
+Derived sites (`q_input`, `head_out`, `*_scale`, `mlp_in` …) are computed only when the tap wants them; an edit
+there adds the difference it makes, which is exactly 0 for a no-op.
+
+Order of operations follows Hugging Face's eager attention, so logits are bit-identical to it on the first
+families (checked by `site_audit` and the tests).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from einops import rearrange
+from jaxtyping import Float
+from torch import Tensor
+
+from interp.hooks.taps import NoTap, Tap
+from interp.hooks.values import NO_TENSORS
+from interp.models.grid import Grid
+from interp.models.net import LayerParts, Net, matrix
+from interp.models.norms import Norm, rescaled
+
+KeyValue = tuple[Tensor, Tensor]
+NO_TAP = NoTap()
+
+
+def block(
+    net: Net,
+    layer: int,
+    resid: Float[Tensor, "batch pos d_model"],
+    grid: Grid,
+    tap: Tap = NO_TAP,
+    *,
+    prefix: KeyValue | None = None,
+    given: Mapping[str, Tensor] = NO_TENSORS,
+    tail: Grid | None = None,
+) -> tuple[Float[Tensor, "batch kept d_model"], KeyValue | None]:
+    """Run one block; returns the residual after it, and the rotated keys and values of the held columns."""
+    parts, g = net.layers[layer], net.geometry
+    resid = tap("resid_pre", layer, resid)
+    after: KeyValue | None = None
+    if "resid_mid" in given:
+        mid = tap("resid_mid", layer, given["resid_mid"])
+    else:
+        attn_out, after = attention(net, layer, resid, grid, tap, prefix, given, tail)
+        resid = tail.held.take(resid) if tail is not None and resid.shape[1] != attn_out.shape[1] else resid
+        if not g.mlp:
+            return tap("resid_post", layer, _join(net, parts.post1, resid, attn_out)), after
+        if g.parallel:
+            out = mlp(net, layer, resid, tap, given)
+            return tap("resid_post", layer, out + attn_out + resid), after
+        mid = tap("resid_mid", layer, _join(net, parts.post1, resid, attn_out))
+    out = mlp(net, layer, mid, tap, given)
+    return tap("resid_post", layer, _join(net, parts.post2, mid, out)), after
+
+
+def _join(net: Net, norm: Norm, resid: Tensor, out: Tensor) -> Tensor:
+    """Put a sublayer's output into the residual stream."""
+    total = resid + out if net.geometry.skip else out
+    return norm(total) if net.geometry.stream_norm else total
+
+
+def attention(
+    net: Net,
+    layer: int,
+    resid: Float[Tensor, "batch pos d_model"],
+    grid: Grid,
+    tap: Tap,
+    prefix: KeyValue | None,
+    given: Mapping[str, Tensor],
+    tail: Grid | None,
+) -> tuple[Float[Tensor, "batch kept d_model"], KeyValue | None]:
+    """resid_pre to attn_out."""
+    parts, after = net.layers[layer], None
+    if "attn_out" in given:
+        return tap("attn_out", layer, given["attn_out"]), None
+    z = given.get("z")
+    if z is None:
+        q, k, v = _queries_keys_values(net, layer, resid, grid, tap, given, tail)
+        after = (k, v)
+        k, v = _after_prefix(prefix, k, v)
+        pattern = _pattern(net, layer, q, k, tail or grid, tap, given)
+        z = torch.matmul(pattern, _per_query_head(v, net.geometry.group))
+        z = z.transpose(1, 2)
+    z = tap("z", layer, z)
+    out = parts.out(z.reshape(*z.shape[:2], -1))
+    if tap.wants("head_out", layer):
+        out = _through_head_outputs(parts, layer, z, out, tap)
+    if net.geometry.post_norm:
+        out = parts.post1(tap("attn_out_pre", layer, out))
+    return tap("attn_out", layer, out), after
+
+
+def _queries_keys_values(
+    net: Net, layer: int, resid: Tensor, grid: Grid, tap: Tap, given: Mapping[str, Tensor], tail: Grid | None
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Queries `[batch, head, query, d_head]`, keys and values `[batch, kv_head, pos, d_head]` as attention reads them.
+
+    What `given` holds is not computed again; `q` may be given at the held columns or at the tail's.
+    """
+    need_q = not {"q", "q_rot", "scores", "pattern"} & set(given)
+    need_k = not {"k", "k_rot", "scores", "pattern"} & set(given)
+    need_v = "v" not in given
+    fresh: dict[str, Tensor] = {}
+    if need_q or need_k or need_v:
+        x = given.get("ln1")
+        x = tap("ln1", layer, read_norm(net, layer, resid, "ln1", tap) if x is None else x)
+        fresh = project(net, layer, x, grid)
+        if any(tap.wants(f"{c}_input", layer) for c in "qkv"):
+            fresh = _through_inputs(net, layer, resid, fresh, grid, tap)
+    q = given.get("q", fresh.get("q"))
+    k = given.get("k", fresh.get("k"))
+    v = tap("v", layer, given.get("v", fresh.get("v")))  # type: ignore[arg-type]
+    if need_k or "k" in given:
+        k = grid.rotate(_head_norm(net, layer, tap("k", layer, k), tap, "k"))  # type: ignore[arg-type]
+    else:
+        k = given.get("k_rot", v)  # with the scores given the keys are not read
+    k = tap("k_rot", layer, k) if not {"scores", "pattern"} & set(given) else k
+    if need_q or "q" in given:
+        here = tail or grid
+        assert q is not None
+        if tail is not None and q.shape[1] != tail.held.columns.shape[-1]:
+            q = tail.held.take(q)
+        q = here.rotate(_head_norm(net, layer, tap("q", layer, q), tap, "q"))
+    else:
+        q = given.get("q_rot", v)
+    q = tap("q_rot", layer, q) if not {"scores", "pattern"} & set(given) else q
+    return q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
+
+
+def read_norm(net: Net, layer: int, resid: Tensor, site: str, tap: Tap) -> Tensor:
+    """ln1 or ln2 of the residual, through the site of its denominator."""
+    if not net.geometry.pre_norm:
+        return resid
+    norm: Norm = getattr(net.layers[layer], site)
+    return through_scale(norm, resid, norm(resid), f"{site}_scale", layer, tap)
+
+
+def through_scale(norm: Norm, x: Tensor, out: Tensor, site: str, layer: int | None, tap: Tap) -> Tensor:
+    """Let the tap see, and change, a norm's denominator."""
+    if not norm or not tap.wants(site, layer):
+        return out
+    scale = norm.denominator(x)
+    edited = tap(site, layer, scale)
+    return out if edited is scale else rescaled(norm, x, out, scale, edited)
+
+
+def project(net: Net, layer: int, x: Float[Tensor, "batch pos d_model"], grid: Grid) -> dict[str, Tensor]:
+    """q `[batch, pos, head, d_head]`, k and v `[batch, pos, kv_head, d_head]` as the projections give them."""
+    parts, g = net.layers[layer], net.geometry
+    shape = (*x.shape[:2], -1, g.d_head)
+    if net.family.packing == "separate":
+        reader = x
+        if g.qk_positions:
+            reader = x + net.pos_embed(grid.positions)  # type: ignore[misc]
+        inputs = (reader, reader, x)
+        q, k, v = (m(i).view(shape) for m, i in zip(parts.qkv, inputs, strict=True))
+    else:
+        q, k, v = unpack(net, parts.qkv[0](x))
+    return {"q": q, "k": k, "v": v}
+
+
+def unpack(net: Net, fused: Float[Tensor, "batch pos packed"]) -> tuple[Tensor, Tensor, Tensor]:
+    """Split the output of one fused projection into heads of q, k and v."""
+    g = net.geometry
+    shape = (*fused.shape[:2], -1, g.d_head)
+    if net.family.packing == "thirds":
+        sizes = [g.heads * g.d_head, g.kv_heads * g.d_head, g.kv_heads * g.d_head]
+        q, k, v = (t.view(shape) for t in fused.split(sizes, -1))
+        return q, k, v
+    q, k, v = fused.view(*fused.shape[:2], g.heads, 3 * g.d_head).chunk(3, -1)
+    return q, k, v
+
+
+def _head_norm(net: Net, layer: int, x: Tensor, tap: Tap, which: str) -> Tensor:
+    norm = getattr(net.layers[layer], f"{which}_norm")
+    if norm is None:
+        return x
+    y = norm(x) if net.family.norm_heads == "each" else norm(x.flatten(2)).view_as(x)
+    return tap(f"{which}_norm", layer, y)
+
+
+def _after_prefix(prefix: KeyValue | None, k: Tensor, v: Tensor) -> KeyValue:
+    if prefix is None:
+        return k, v
+    return torch.cat([prefix[0], k], 2), torch.cat([prefix[1], v], 2)
+
+
+def _per_query_head(x: Float[Tensor, "batch kv_head pos d"], group: int) -> Float[Tensor, "batch head pos d"]:
+    """Each kv head once for every query head that shares it."""
+    return x if group == 1 else x.repeat_interleave(group, 1)
+
+
+def _pattern(
+    net: Net, layer: int, q: Tensor, k: Tensor, grid: Grid, tap: Tap, given: Mapping[str, Tensor]
+) -> Float[Tensor, "batch head query key"]:
+    """Attention probabilities of the grid's queries over all keys."""
+    parts = net.layers[layer]
+    allowed = grid.allowed(parts.window).to(q.device)
+    pattern = given.get("pattern")
+    if pattern is None:
+        scores = given.get("scores")
+        if scores is None:
+            scores = torch.matmul(q, _per_query_head(k, net.geometry.group).transpose(2, 3)) * parts.scale
+            if parts.cap is not None:
+                scores = torch.tanh(scores / parts.cap) * parts.cap
+            scores = scores.masked_fill(~allowed, torch.finfo(scores.dtype).min)
+        edited = tap("scores", layer, scores)
+        if edited is not scores:  # what may not be read stays unread, whatever the edit says
+            edited = edited.masked_fill(~allowed, torch.finfo(scores.dtype).min)
+        upcast = torch.float32 if net.family.softmax_fp32 else None
+        pattern = torch.softmax(edited, -1, dtype=upcast).to(q.dtype)
+        if grid.padded:  # a query that may read nothing: softmax of a constant row
+            pattern = pattern.masked_fill(~allowed, 0.0)
+    edited = tap("pattern", layer, pattern)
+    return edited if edited is pattern else edited.masked_fill(~allowed, 0.0)
+
+
+def _through_inputs(
+    net: Net, layer: int, resid: Tensor, fresh: dict[str, Tensor], grid: Grid, tap: Tap
+) -> dict[str, Tensor]:
+    """Let the tap see the residual as each head reads it; add the difference an edit makes to q, k or v."""
+    changed = dict(fresh)
+    for which in "qkv":
+        if not tap.wants(f"{which}_input", layer):
+            continue
+        copies = resid[:, :, None].expand(-1, -1, fresh[which].shape[2], -1).detach().clone()
+        copies.requires_grad_(torch.is_grad_enabled())
+        edited = tap(f"{which}_input", layer, copies)
+        if edited is copies and not torch.is_grad_enabled():
+            continue
+        own = project_heads(net, layer, edited, which, grid)
+        changed[which] = fresh[which] + (own - project_heads(net, layer, copies.detach(), which, grid))
+    return changed
+
+
+def project_heads(
+    net: Net, layer: int, inputs: Float[Tensor, "batch pos heads d_model"], which: str, grid: Grid
+) -> Float[Tensor, "batch pos heads d_head"]:
+    """q, k or v of each head from a residual of its own."""
+    each = []
+    for head in range(inputs.shape[2]):
+        x = inputs[:, :, head]
+        x = net.layers[layer].ln1(x) if net.geometry.pre_norm else x
+        each.append(project(net, layer, x, grid)[which][:, :, head])
+    return torch.stack(each, 2)
+
+
+def _through_head_outputs(parts: LayerParts, layer: int, z: Tensor, out: Tensor, tap: Tap) -> Tensor:
+    weight = rearrange(matrix(parts.out), "(head d_head) d_model -> head d_head d_model", head=z.shape[2])
+    heads = torch.einsum("bphd,hdm->bphm", z.detach(), weight)
+    heads.requires_grad_(torch.is_grad_enabled())
+    edited = tap("head_out", layer, heads)
+    if edited is heads and not torch.is_grad_enabled():
+        return out
+    return out + (edited - heads.detach()).sum(2)
+
+
+def mlp(
+    net: Net, layer: int, resid: Float[Tensor, "batch pos d_model"], tap: Tap, given: Mapping[str, Tensor]
+) -> Float[Tensor, "batch pos d_model"]:
+    """The residual the MLP reads to mlp_out."""
+    parts = net.layers[layer]
+    if "mlp_out" in given:
+        return tap("mlp_out", layer, given["mlp_out"])
+    post = given.get("mlp_post")
+    if post is None:
+        x = given.get("ln2")
+        if x is None:
+            x = read_norm(net, layer, resid, "ln2", tap)
+            if tap.wants("mlp_in", layer):
+                x = _through_mlp_input(net, layer, resid, x, tap)
+        x = tap("ln2", layer, x)
+        pre = tap("mlp_pre", layer, given["mlp_pre"] if "mlp_pre" in given else parts.mlp_in(x))  # type: ignore[misc]
+        post = parts.act(pre)  # type: ignore[misc]
+        if parts.mlp_up is not None:
+            post = post * tap("mlp_up", layer, parts.mlp_up(x))
+    out = parts.mlp_out(tap("mlp_post", layer, post))  # type: ignore[misc]
+    if net.geometry.post_norm:
+        out = parts.post2(tap("mlp_out_pre", layer, out))
+    return tap("mlp_out", layer, out)
+
+
+def _through_mlp_input(net: Net, layer: int, resid: Tensor, x: Tensor, tap: Tap) -> Tensor:
+    norm = net.layers[layer].ln2
+    own = resid.detach().clone()
+    own.requires_grad_(torch.is_grad_enabled())
+    edited = tap("mlp_in", layer, own)
+    if edited is own and not torch.is_grad_enabled():
+        return x
+    return x + (norm(edited) - norm(own.detach()))

@@ -1,0 +1,102 @@
+"""Where the tokens of a pass stand: positions, who may attend to whom, rotary angles.
+
+A plain pass holds every column of the prompts. A replayed one holds a suffix of columns (the keys and values
+before it come from the base run), and after the last mixing layer perhaps only the answer columns. Masks are
+built from absolute columns, so windows and padding hold in each case.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from interp.hooks.context import Held
+from interp.hooks.values import Prompts
+from interp.models.net import Net
+
+
+@dataclass(frozen=True, eq=False)
+class Grid:
+    """The held columns of a batch and all that follows from where they stand."""
+
+    net: Net
+    held: Held
+    dtype: torch.dtype
+    _masks: dict[int | None, Tensor] = field(default_factory=dict)
+
+    @staticmethod
+    def of(net: Net, prompts: Prompts, dtype: torch.dtype, first: int = 0) -> Grid:
+        """All columns from `first` on."""
+        columns = torch.arange(first, prompts.width, device=prompts.device)
+        return Grid(net, Held(prompts, columns, first == 0), dtype)
+
+    def narrowed(self, columns: Int[Tensor, "batch kept"]) -> Grid:
+        """The same batch with only these columns as queries."""
+        return Grid(self.net, Held(self.held.prompts, columns, False, self.held.rows), self.dtype)
+
+    @property
+    def prompts(self) -> Prompts:
+        return self.held.prompts
+
+    @cached_property
+    def padded(self) -> bool:
+        return self.prompts.padded
+
+    @cached_property
+    def positions(self) -> Int[Tensor, "rows pos"]:
+        """Real index of each held token, one row where all rows agree."""
+        if self.padded:
+            return self.held.take_positions()
+        return self.held.columns if self.held.columns.ndim == 2 else self.held.columns[None]
+
+    def allowed(self, window: int | None) -> Bool[Tensor, "rows 1 query key"]:
+        """Which keys each held query may read; one row where all rows agree."""
+        if window not in self._masks:
+            self._masks[window] = self._build(window)
+        return self._masks[window]
+
+    def _build(self, window: int | None) -> Tensor:
+        query = (self.held.columns if self.held.columns.ndim == 2 else self.held.columns[None])[:, :, None]
+        key = torch.arange(self.prompts.width, device=query.device)[None, None]
+        if self.net.geometry.causal:
+            ok = key <= query
+            if window is not None:
+                ok = ok & (key > query - window)
+        else:
+            ok = torch.ones(1, query.shape[1], key.shape[-1], dtype=torch.bool, device=query.device)
+        if self.padded:
+            ok = ok & self.prompts.mask[:, None] & self.held.take(self.prompts.mask)[:, :, None]
+        return ok[:, None]
+
+    @cached_property
+    def angles(self) -> tuple[Float[Tensor, "rows pos rot"], Float[Tensor, "rows pos rot"]] | None:
+        """Cosines and sines of the rotary embedding at the held tokens."""
+        if self.net.rotary is None:
+            return None
+        like = torch.empty(0, dtype=self.dtype, device=self.positions.device)
+        cos, sin = self.net.rotary(like, self.positions)
+        return cos, sin
+
+    def rotate(self, x: Float[Tensor, "batch pos head d_head"]) -> Float[Tensor, "batch pos head d_head"]:
+        """Rotary embedding of queries or keys at the held tokens; the identity where there is none."""
+        if self.angles is None:
+            return x
+        cos, sin = (a[:, :, None].to(x.device) for a in self.angles)
+        width = cos.shape[-1]
+        if width == x.shape[-1]:
+            return _turn(x, cos, sin, self.net.family.rotary_pairs)
+        turned = _turn(x[..., :width], cos, sin, self.net.family.rotary_pairs)
+        return torch.cat([turned, x[..., width:]], -1)
+
+
+def _turn(x: Tensor, cos: Tensor, sin: Tensor, pairs: str) -> Tensor:
+    if pairs == "halves":
+        a, b = x.chunk(2, -1)
+        turned = torch.cat((-b, a), -1)
+    else:
+        turned = torch.stack((-x[..., 1::2], x[..., ::2]), -1).flatten(-2)
+    return x * cos + turned * sin

@@ -1,0 +1,92 @@
+"""Registries: named rows with one helpful error.
+
+A registry holds rows that this package defines and rows that other packages bring, either by calling
+`register` (a decorator) or through an entry-point group `interp.<kind>`. Names from entry points are
+listed without importing the module behind them; the module is imported when the row is asked for.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Iterator
+from importlib.metadata import EntryPoint, entry_points
+from typing import Generic, TypeVar
+
+T = TypeVar("T")
+F = TypeVar("F", bound=Callable[..., object])
+
+
+class UserError(ValueError):
+    """Bad input from the outside: its message says what was given, what was expected and what exists."""
+
+
+def nearest(name: str, choices: list[str], most: int = 3) -> list[str]:
+    """The choices that look most like `name`, best first."""
+    return difflib.get_close_matches(name, choices, n=most, cutoff=0.5)
+
+
+def unknown(kind: str, name: object, choices: list[str]) -> UserError:
+    """The one error for a name that does not exist.
+
+    >>> print(unknown("metric", "logit_dif", ["kl", "logit_diff"]))
+    unknown metric 'logit_dif'; did you mean logit_diff? There are: kl, logit_diff
+    """
+    near = nearest(str(name), choices)
+    hint = f"; did you mean {' or '.join(near)}?" if near else "."
+    listing = ", ".join(choices) if choices else "none"
+    return UserError(f"unknown {kind} {name!r}{hint} There are: {listing}")
+
+
+class Registry(Generic[T]):
+    """Named rows of one kind. Duplicate names are refused; unknown names raise with the nearest ones."""
+
+    def __init__(self, kind: str, group: str | None = None) -> None:
+        self.kind = kind
+        self.group = group
+        self._rows: dict[str, T] = {}
+
+    def add(self, name: str, row: T) -> T:
+        """Add a row; a name that is taken raises."""
+        if name in self._rows:
+            raise UserError(f"{self.kind} {name!r} is already registered")
+        self._rows[name] = row
+        return row
+
+    def register(self, name: str | None = None) -> Callable[[F], F]:
+        """Decorator: register a function or class under `name` (its own name by default)."""
+
+        def keep(row: F) -> F:
+            self.add(name or row.__name__, row)  # type: ignore[arg-type]
+            return row
+
+        return keep
+
+    def _outside(self) -> dict[str, EntryPoint]:
+        if self.group is None:
+            return {}
+        return {e.name: e for e in entry_points(group=self.group) if e.name not in self._rows}
+
+    def names(self) -> list[str]:
+        """All names, sorted, entry points included (their modules are not imported)."""
+        return sorted({*self._rows, *self._outside()})
+
+    def where(self, name: str) -> str | None:
+        """`module:attribute` of an entry point that is not loaded yet, else None."""
+        point = self._outside().get(name)
+        return point.value if point else None
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._rows or name in self._outside()
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.names())
+
+    def __getitem__(self, name: str) -> T:
+        if name not in self._rows:
+            point = self._outside().get(name)
+            if point is None:
+                raise unknown(self.kind, name, self.names())
+            row = point.load()
+            # the module behind the entry point may have registered the row itself while loading
+            self._rows.setdefault(name, row)
+        return self._rows[name]
