@@ -7,6 +7,7 @@ edit needs to know of that is here, so that edits themselves are one expression.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import torch
 from jaxtyping import Bool, Int
@@ -82,9 +83,14 @@ class EditContext:
     def token_axis(self) -> int:
         return self.site.axes.index("query" if "query" in self.site.axes else "pos")
 
+    @cached_property
+    def units(self) -> list[tuple[int, tuple[int, ...]]]:
+        """(axis index, indices) of the selected heads, kv heads, experts or neurons."""
+        return self.selection.units(self.site, self.geometry)
+
     def pick(self, tensor: Tensor) -> Tensor:
         """The selected heads, kv heads, experts or neurons of a tensor with the site's axes."""
-        for axis, index in self.selection.units(self.site, self.geometry):
+        for axis, index in self.units:
             if len(index) == 1:
                 tensor = tensor.narrow(axis, index[0], 1)
             else:
@@ -93,7 +99,7 @@ class EditContext:
 
     def put(self, tensor: Tensor, part: Tensor) -> Tensor:
         """A new tensor with the selected units replaced by `part`."""
-        units = self.selection.units(self.site, self.geometry)
+        units = self.units
         if not units:
             return part
         (axis, index), rest = units[0], units[1:]

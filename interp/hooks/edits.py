@@ -64,17 +64,26 @@ class Edit:
 
     def apply(self, x: Tensor, ctx: EditContext) -> Tensor:
         """A new tensor with the edit made; `x` itself is not altered."""
-        part = ctx.pick(x)
-        new = self.change(part, ctx).to(x.dtype)
+        return ctx.put(x, self.new_part(ctx.pick(x), ctx))
+
+    def apply_to(self, x: Tensor, ctx: EditContext) -> None:
+        """Make the edit in a buffer that is the caller's own, without gradients."""
+        new = self.new_part(ctx.pick(x), ctx)
+        if len(ctx.units) == 1 and len(ctx.units[0][1]) == 1:
+            ctx.pick(x).copy_(new)
+        else:
+            x.copy_(ctx.put(x, new))
+
+    def new_part(self, part: Tensor, ctx: EditContext) -> Tensor:
+        """The new value of the selected part."""
+        new = self.change(part, ctx).to(part.dtype)
         try:
             new = new.expand(part.shape)
         except RuntimeError:
             given, want = tuple(new.shape), tuple(part.shape)
             raise UserError(f"{self} gave shape {given} where {ctx.address} needs {want}") from None
         where = ctx.written()
-        if where is not None:
-            new = torch.where(where, new, part)
-        return ctx.put(x, new)
+        return new if where is None else torch.where(where, new, part)
 
     def __str__(self) -> str:
         chosen = str(self.selection)
@@ -145,6 +154,16 @@ def resample(address: str, run: Run, seed: int, match: str | None = None, **part
         "resample", address, parts, lambda x, ctx: ctx.own(run, rows), donor=run,
         detail={"seed": seed, "match": match, "rows": rows},
     )  # fmt: skip
+
+
+@edit_kind()
+def hold(address: str, value: Float[Tensor, "batch pos ..."], **parts: Any) -> Edit:
+    """Hold at a given tensor: the selected part's value for every prompt and column, in the site's axis order."""
+
+    def change(x: Tensor, ctx: EditContext) -> Tensor:
+        return ctx.held.take(value if ctx.held.rows is None else value[ctx.held.rows], ctx.token_axis)
+
+    return _edit("hold", address, parts, change)
 
 
 @edit_kind()

@@ -55,7 +55,7 @@ def block(
         mid = tap("resid_mid", layer, given["resid_mid"])
     else:
         attn_out, after = attention(net, layer, resid, grid, tap, prefix, given, tail)
-        resid = tail.held.take(resid) if tail is not None and resid.shape[1] != attn_out.shape[1] else resid
+        resid = tail.narrow(resid) if tail is not None and resid.shape[1] != attn_out.shape[1] else resid
         if not g.mlp:
             return tap("resid_post", layer, _join(net, parts.post1, resid, attn_out)), after
         if g.parallel:
@@ -132,7 +132,7 @@ def _queries_keys_values(
         here = tail or grid
         assert q is not None
         if tail is not None and q.shape[1] != tail.held.columns.shape[-1]:
-            q = tail.held.take(q)
+            q = tail.narrow(q)
         q = here.rotate(_head_norm(net, layer, tap("q", layer, q), tap, "q"))
     else:
         q = given.get("q_rot", v)
@@ -193,9 +193,18 @@ def _head_norm(net: Net, layer: int, x: Tensor, tap: Tap, which: str) -> Tensor:
 
 
 def _after_prefix(prefix: KeyValue | None, k: Tensor, v: Tensor) -> KeyValue:
+    """Keys and values of all columns. The prefix has the base run's rows, shared by every edit of a pack."""
     if prefix is None:
         return k, v
-    return torch.cat([prefix[0], k], 2), torch.cat([prefix[1], v], 2)
+    return _joined(prefix[0], k), _joined(prefix[1], v)
+
+
+def _joined(before: Float[Tensor, "base kv_head first d_head"], held: Float[Tensor, "batch kv_head pos d_head"]) -> Tensor:
+    rows, first, packed = before.shape[0], before.shape[2], held.shape[0]
+    full = held.new_empty(packed, held.shape[1], first + held.shape[2], held.shape[3])
+    full.view(packed // rows, rows, *full.shape[1:])[..., :first, :] = before
+    full[:, :, first:] = held
+    return full
 
 
 def _per_query_head(x: Float[Tensor, "batch kv_head pos d"], group: int) -> Float[Tensor, "batch head pos d"]:

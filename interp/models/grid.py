@@ -26,6 +26,8 @@ class Grid:
     net: Net
     held: Held
     dtype: torch.dtype
+    offset: int = 0
+    """First column of the grid this one narrows, for a tail."""
     _masks: dict[int | None, Tensor] = field(default_factory=dict)
 
     @staticmethod
@@ -34,9 +36,9 @@ class Grid:
         columns = torch.arange(first, prompts.width, device=prompts.device)
         return Grid(net, Held(prompts, columns, first == 0), dtype)
 
-    def narrowed(self, columns: Int[Tensor, "batch kept"]) -> Grid:
-        """The same batch with only these columns as queries."""
-        return Grid(self.net, Held(self.held.prompts, columns, False, self.held.rows), self.dtype)
+    def narrow(self, x: Float[Tensor, "batch pos *rest"]) -> Float[Tensor, "batch kept *rest"]:
+        """This tail's columns of a tensor that holds all columns from `offset` on."""
+        return Held(self.held.prompts, self.held.columns - self.offset, False).take(x)
 
     @property
     def prompts(self) -> Prompts:

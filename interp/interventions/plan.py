@@ -1,0 +1,305 @@
+"""The planner: from a base run, interventions and a metric to the cheapest exact execution.
+
+An intervention is a tuple of edits made together in one run. For each the planner finds
+
+1. whether anything changes: an edit whose new value equals the base run's costs nothing;
+2. the entry: the earliest edited layer, and within it the earliest edited site (`entry.py`);
+3. the first column that changes: what lies before it is the base run's (causal models);
+4. what must run the plain way, and why.
+
+Interventions that share a first column are packed as rows of one pass. A pass walks up the layers once;
+interventions join it at the layer where they enter (`replay.py` executes). Columns are merged into one pass
+where that costs less than another pass would.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from torch import Tensor
+
+from interp.hooks.addresses import Address
+from interp.hooks.context import EditContext, Held
+from interp.hooks.edits import Edit
+from interp.hooks.sites import SITES
+from interp.hooks.values import Geometry
+from interp.interventions.base import Base, base_run
+from interp.interventions.cost import block_flops, entry_flops, plain_flops, reading_flops
+from interp.interventions.entry import FINAL, Entry, entry_of
+from interp.interventions.reading import Reader
+from interp.models.model import Model
+
+Intervention = tuple[Edit, ...]
+
+PASS_TOKENS = 2048
+"""Tokens a pass holds at most: on a CPU, larger activations leave the cache and gain nothing."""
+PASS_OVERHEAD = 48
+"""What one more pass costs, in tokens: reading the weights once more and launching the kernels."""
+
+
+@dataclass(frozen=True)
+class Options:
+    """How interventions are executed. Every setting gives the same numbers; see the promises in the README."""
+
+    plain: bool = False
+    """One whole forward pass per intervention."""
+    prefix: bool = True
+    """Reuse the columns before the first change, and read only the metric's logits and positions.
+
+    Without it every pass holds the plain run's rows and positions: with `pack=1` bit-identical on a CPU."""
+    pack: int | None = None
+    """Interventions per pass; by default as many as `PASS_TOKENS` allows."""
+    exact: bool = False
+    """Run a sample of the interventions the plain way too, and raise where they differ beyond the promise."""
+
+
+@dataclass(frozen=True, eq=False)
+class Item:
+    """One intervention as planned."""
+
+    index: int
+    edits: tuple[tuple[Address, Edit], ...]
+    entry: Entry | None = None
+    """None: nothing changes (`why` empty) or it runs the plain way (`why` says why)."""
+    first: int = 0
+    why: str = ""
+
+    @property
+    def idle(self) -> bool:
+        return self.entry is None and not self.why
+
+
+@dataclass(frozen=True, eq=False)
+class Pass:
+    """Interventions that run as rows of one forward pass from column `first` on."""
+
+    first: int
+    items: tuple[Item, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Plan:
+    """What will be run. `run()` gives the metric `[intervention, prompt]`; `explain()` says how."""
+
+    model: Model
+    interventions: tuple[Intervention, ...]
+    reader: Reader
+    base: Base
+    options: Options
+    idle: tuple[Item, ...]
+    plain: tuple[Item, ...]
+    passes: tuple[Pass, ...]
+    notes: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def flops(self) -> int:
+        """Floating-point operations of the whole plan, matrix products only (the base run not counted)."""
+        g, p = self.base.net.geometry, self.reader.prompts
+        whole = plain_flops(g, len(p), p.width)
+        return len(self.plain) * whole + sum(pass_flops(one, self.reader, g) for one in self.passes)
+
+    def explain(self) -> Any:
+        """A table of what is run and why: one row per pass, one for what is plain and one for what is idle."""
+        import pandas as pd
+
+        g, p = self.base.net.geometry, self.reader.prompts
+        whole = plain_flops(g, len(p), p.width)
+        rows: list[dict[str, Any]] = []
+        if self.idle:
+            rows.append({"how": "nothing to run", "interventions": len(self.idle), "flops": 0,
+                         "why": "the edits give the base run's own values"})  # fmt: skip
+        for one in self.passes:
+            layers = [i.entry.layer for i in one.items if i.entry]
+            sites = sorted({i.entry.site for i in one.items if i.entry})
+            cost = pass_flops(one, self.reader, g)
+            rows.append({
+                "how": "replay", "interventions": len(one.items), "enter layers": f"{min(layers)}–{max(layers)}",
+                "enter sites": ", ".join(sites), "first column": one.first, "of columns": p.width,
+                "logits": self.reader.reads if self.options.prefix else "all", "flops": cost,
+                "of plain": cost / (whole * len(one.items)),
+                "why": "" if one.first else "prefix reuse is off" if not self.options.prefix else "changes start at 0",
+            })  # fmt: skip
+        for why in sorted({i.why for i in self.plain}):
+            n = sum(i.why == why for i in self.plain)
+            rows.append({"how": "plain", "interventions": n, "first column": 0, "of columns": p.width,
+                         "logits": "all", "flops": n * whole, "of plain": 1.0, "why": why})  # fmt: skip
+        return pd.DataFrame(rows)
+
+    def run(self, progress: Any = None) -> Tensor:
+        """Execute: the metric of every intervention and prompt, `[intervention, prompt]`."""
+        from interp.interventions.replay import execute
+
+        return execute(self, progress)
+
+
+def pass_flops(one: Pass, reader: Reader, g: Geometry) -> int:
+    """Floating-point operations of one pass."""
+    rows, width = len(reader.prompts), reader.prompts.width
+    tokens = rows * (width - one.first)
+    columns = reader.columns
+    kept = tokens if columns is None else rows * min(columns.shape[-1], width - one.first)
+    total = 0
+    for item in one.items:
+        assert item.entry is not None
+        for layer in range(max(0, item.entry.layer), g.layers):
+            queries = kept if layer == g.layers - 1 else tokens
+            if layer == item.entry.layer:
+                total += entry_flops(g, item.entry, tokens, queries, width)
+            else:
+                total += block_flops(g, tokens, queries, width)
+        answers = None
+        if reader.reads == "answers":
+            answers = reader.task.right.tokens.shape[1] + reader.task.wrong.tokens.shape[1]
+        total += reading_flops(g, rows, kept // rows, answers)
+    return total
+
+
+def make_plan(
+    model: Model,
+    interventions: Iterable[Iterable[Edit]],
+    reader: Reader,
+    options: Options = Options(),
+    base: Base | None = None,
+) -> Plan:
+    """Plan the interventions on `reader`'s prompts; everything is checked before anything runs.
+
+    Raises UserError where an edit does not fit the model or the prompts.
+    """
+    many = tuple(tuple(edits) for edits in interventions)
+    prompts, g = reader.prompts, model.geometry
+    resolved = [tuple((a, e) for e in edits for a in e.check(g, prompts)) for edits in many]
+    if base is None:
+        base = base_run(model, prompts, needed(resolved, g, options))
+    items = [_item(i, edits, base, reader, options) for i, edits in enumerate(resolved)]
+    passes = _passes([i for i in items if i.entry is not None], reader, options)
+    return Plan(
+        model, many, reader, base, options,
+        tuple(i for i in items if i.idle), tuple(i for i in items if i.why), tuple(passes),
+    )  # fmt: skip
+
+
+def needed(resolved: Sequence[tuple[tuple[Address, Edit], ...]], g: Geometry, options: Options) -> list[Address]:
+    """Addresses of the base run that the passes will be given."""
+    want: dict[Address, None] = {}
+    lowest = g.layers
+    for edits in resolved:
+        for address, _ in edits:
+            want[address] = None
+            if address.layer is not None:
+                lowest = min(lowest, address.layer)
+            elif address.site in ("embed", "pos_embed"):
+                lowest = 0
+        for layer in {a.layer for a, _ in edits if a.layer is not None}:
+            entry = entry_of([a.site for a, _ in edits if a.layer == layer], layer, g)
+            for site in entry.given:
+                want[Address(site, layer)] = None
+            want[Address("resid_pre", layer)] = None
+    if options.prefix and g.causal:
+        for layer in range(lowest, g.layers):
+            want[Address("k_rot", layer)] = want[Address("v", layer)] = None
+    return [a for a in want if SITES[a.site].in_block or a.site in ("embed", "pos_embed")]
+
+
+def _item(index: int, edits: tuple[tuple[Address, Edit], ...], base: Base, reader: Reader, options: Options) -> Item:
+    why = _reason_for_plain(edits, base.model, options)
+    if why:
+        return Item(index, edits, why=why)
+    firsts = [_first_change(address, edit, base) for address, edit in edits]
+    changing = [f for f in firsts if f is not None]
+    if not changing:
+        return Item(index, edits)
+    first = min(changing) if options.prefix and base.net.geometry.causal else 0
+    return Item(index, edits, _entry(edits, base.net.geometry), _covering(first, reader))
+
+
+def _covering(first: int, reader: Reader) -> int:
+    """A pass must hold every column the metric reads, unless each row reads just one (rows before it keep
+    the base run's value)."""
+    columns = reader.columns
+    if columns is None:
+        return 0
+    if columns.shape[-1] > 1:
+        return min(first, int(columns.min()))
+    return min(first, reader.prompts.width - 1)
+
+
+def _reason_for_plain(edits: tuple[tuple[Address, Edit], ...], model: Model, options: Options) -> str:
+    if options.plain:
+        return "asked for"
+    if model._functions:
+        return "functions of the user are on the model"
+    for address, edit in edits:
+        if not (edit.row_wise and edit.position_wise):
+            return f"{edit.kind} at {address} may mix rows or positions"
+        if not SITES[address.site].in_block and address.site not in ("embed", "pos_embed", *FINAL):
+            return f"{address} is where the metric is read"
+        if address.site in FINAL and not options.prefix:
+            return f"{address} with prefix reuse off"
+    return ""
+
+
+def _first_change(address: Address, edit: Edit, base: Base) -> int | None:
+    """First column where the edit's value differs from the base run's; None where it changes nothing."""
+    if edit.needs_base:
+        return None
+    if address.site in FINAL:
+        return 0
+    site = SITES[address.site]
+    held = Held.all(base.prompts)
+    ctx = EditContext(site, address.layer, base.net.geometry, held, edit.selection, base.run)
+    before = ctx.pick(base.at(address.site, address.layer))
+    new = edit.change(before, ctx).to(before.dtype)
+    differs = new != before
+    where = ctx.written()
+    if where is not None:
+        differs = differs & where
+    axis = ctx.token_axis
+    by_column = differs.any(dim=[d for d in range(differs.ndim) if d != axis]) if differs.ndim > 1 else differs
+    if by_column.numel() == 1 and base.prompts.width > 1:  # the edit's value was broadcast over the columns
+        return 0 if bool(by_column.any()) else None
+    found = by_column.nonzero()
+    return int(found[0]) if len(found) else None
+
+
+def _entry(edits: tuple[tuple[Address, Edit], ...], g: Geometry) -> Entry:
+    if any(a.site in ("embed", "pos_embed") for a, _ in edits):
+        return Entry(-1, (), "embed")
+    layers = [a.layer for a, _ in edits if a.layer is not None]
+    if not layers:
+        return Entry(g.layers, (), "ln_final")
+    lowest = min(layers)
+    return entry_of([a.site for a, _ in edits if a.layer == lowest], lowest, g)
+
+
+def _passes(items: list[Item], reader: Reader, options: Options) -> list[Pass]:
+    """Group by first column, merge neighbours where that is cheaper, and cut to the pack size."""
+    rows, width = len(reader.prompts), reader.prompts.width
+    groups: dict[int, list[Item]] = {}
+    for item in items:
+        groups.setdefault(item.first, []).append(item)
+    merged: list[tuple[int, list[Item]]] = []
+    for first in sorted(groups, reverse=True):
+        mine = groups[first]
+        if merged:
+            above, theirs = merged[-1]
+            if len(theirs) * rows * (above - first) <= PASS_OVERHEAD * _depth(theirs, reader):
+                merged[-1] = (first, theirs + mine)
+                continue
+        merged.append((first, mine))
+    passes = []
+    for first, mine in merged:
+        limit = options.pack or max(1, PASS_TOKENS // (rows * (width - first)))
+        # deepest entries last: a pass then holds few rows on the lower layers
+        mine = sorted(mine, key=lambda i: (i.entry, i.index))  # type: ignore[arg-type,return-value]
+        for start in range(0, len(mine), limit):
+            chunk = [replace(i, first=first) for i in mine[start : start + limit]]
+            passes.append(Pass(first, tuple(chunk)))
+    return passes
+
+
+def _depth(items: list[Item], reader: Reader) -> int:
+    """Layers that a pass of these items walks, at least one."""
+    layers = reader.net.geometry.layers
+    return max(1, max(layers - i.entry.layer for i in items if i.entry))

@@ -1,0 +1,286 @@
+"""The executor: run a plan's passes, and what must be plain the plain way.
+
+A pass holds `interventions × prompts` rows. It walks up the layers once: at each layer the rows already in it
+run the whole block, the interventions that enter here run the rest of the block from the site they edit, and
+both go on together. After the last layer only the metric's positions are left, and of the logits only what it
+reads is computed. A pass that runs out of memory is halved, and the smaller size is kept.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from interp.hooks.context import EditContext, Held
+from interp.hooks.edits import Edit
+from interp.hooks.sites import SITES
+from interp.interventions.base import Base
+from interp.interventions.entry import BEFORE_QUERIES, Entry
+from interp.interventions.plan import Item, Pass, Plan
+from interp.interventions.reading import Reader
+from interp.models.block import block
+from interp.models.forward import embed, final_norm, unembed
+from interp.models.grid import Grid
+from interp.registry import UserError
+
+log = logging.getLogger(__name__)
+
+TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-5, torch.bfloat16: 5e-2, torch.float16: 1e-2}
+"""Largest difference from the plain way, as a share of the metric's scale, by dtype."""
+
+
+def execute(plan: Plan, progress: Any = None) -> Float[Tensor, "intervention prompt"]:
+    """The metric of every intervention and prompt. `progress(done, total)` is called as rows finish."""
+    reader, total = plan.reader, len(plan.interventions)
+    done = 0
+    out: Tensor | None = None
+
+    def put(items: Sequence[Item], values: Sequence[Tensor]) -> None:
+        nonlocal out, done
+        if out is None and values:
+            out = values[0].new_zeros(total, len(values[0]))
+        for item, value in zip(items, values, strict=True):
+            assert out is not None
+            out[item.index] = value
+        done += len(items)
+        if progress is not None:
+            progress(done, total)
+
+    with torch.no_grad():
+        base_value = baseline(plan)
+        put(plan.idle, [base_value] * len(plan.idle))
+        waiting = list(plan.passes)
+        limit = None
+        while waiting:
+            one = waiting.pop(0)
+            if limit is not None and len(one.items) > limit:
+                waiting[:0] = _split(one, limit)
+                continue
+            try:
+                values = PassRun(plan.base, reader, one, plan.options.prefix, base_value).values()
+            except RuntimeError as e:
+                if not out_of_memory(e) or len(one.items) == 1:
+                    raise
+                limit = len(one.items) // 2
+                log.warning("out of memory with %d interventions a pass; going on with %d", len(one.items), limit)
+                waiting[:0] = _split(one, limit)
+                continue
+            put(one.items, values)
+        for item in plan.plain:
+            put([item], [plain_value(plan, item)])
+    if out is None:
+        return torch.zeros(0, reader.task.n)
+    if plan.options.exact:
+        verify(plan, out, base_value)
+    return out
+
+
+def out_of_memory(error: RuntimeError) -> bool:
+    """Whether an error says that memory ran out, on a GPU or on the CPU."""
+    text = str(error).lower()
+    return isinstance(error, torch.OutOfMemoryError) or "out of memory" in text or "can't allocate memory" in text
+
+
+def _split(one: Pass, limit: int) -> list[Pass]:
+    return [Pass(one.first, one.items[i : i + limit]) for i in range(0, len(one.items), limit)]
+
+
+def plain_value(plan: Plan, item: Item) -> Float[Tensor, " prompt"]:
+    """The metric of one intervention by one whole forward pass."""
+    run = plan.model.run(plan.reader.prompts, edits=plan.interventions[item.index])
+    return plan.reader.of_logits(run.logits)
+
+
+def baseline(plan: Plan) -> Float[Tensor, " prompt"]:
+    """The metric of the unedited base run, read the way the plan reads."""
+    reader, base = plan.reader, plan.base
+    if plan.options.plain or not plan.options.prefix:
+        return reader.of_logits(plan.model.run(reader.prompts).logits)
+    resid, columns = base.final, reader.columns
+    if columns is not None:
+        resid = Held(base.prompts, columns, False).take(resid)
+    return reader.values(final_norm(base.net, resid))
+
+
+def verify(plan: Plan, values: Float[Tensor, "intervention prompt"], base_value: Tensor, sample: int = 3) -> None:
+    """Re-run a sample the plain way; UserError where it differs beyond the promise's tolerance."""
+    replayed = [i for one in plan.passes for i in one.items] + list(plan.idle)
+    chosen = replayed[:: max(1, len(replayed) // sample)][:sample]
+    scale = max(float(values.std(dim=0).max()) if len(values) > 1 else 0.0, float(base_value.abs().max()), 1e-3)
+    allowed = TOLERANCE.get(plan.base.net.dtype, 1e-5) * scale
+    for item in chosen:
+        plain = plain_value(plan, item)
+        worst = float((plain - values[item.index]).abs().max())
+        if worst > allowed:
+            raise UserError(
+                f"replay of intervention {item.index} ({', '.join(map(str, plan.interventions[item.index]))}) differs "
+                f"from the plain run by {worst:.3g}, more than {allowed:.3g}"
+            )
+
+
+class PassTap:
+    """Applies each intervention's edits to its own rows of a packed tensor."""
+
+    def __init__(self, base: Base, held: Held, tail: Held | None) -> None:
+        self.base, self.held, self.tail = base, held, tail
+        self.items: list[Item] = []
+        self._by_place: dict[tuple[str, int | None], list[tuple[int, Edit]]] = {}
+
+    def set_rows(self, items: list[Item]) -> None:
+        """Say which interventions the rows of the coming tensors belong to."""
+        self.items = items
+        self._by_place = {}
+        for slot, item in enumerate(items):
+            for address, edit in item.edits:
+                self._by_place.setdefault((address.site, address.layer), []).append((slot, edit))
+
+    def wants(self, site: str, layer: int | None) -> bool:
+        return (site, layer) in self._by_place
+
+    def __call__(self, site: str, layer: int | None, x: Tensor) -> Tensor:
+        todo = self._by_place.get((site, layer))
+        if not todo:
+            return x
+        held = self.held_at(site, layer)
+        x = x.clone()
+        each = x.view(len(self.items), -1, *x.shape[1:])
+        for slot, edit in todo:
+            ctx = EditContext(
+                SITES[site],
+                layer,
+                self.base.net.geometry,
+                held,
+                edit.selection,
+                self.base.run if edit.needs_base else None,
+            )
+            edit.apply_to(each[slot], ctx)
+        return x
+
+    def held_at(self, site: str, layer: int | None) -> Held:
+        """The columns a site's tensor holds: in the last block, from the queries on, only the metric's."""
+        last = self.base.net.geometry.layers - 1
+        if self.tail is None or (layer is not None and (layer < last or site in BEFORE_QUERIES)):
+            return self.held
+        return self.held if site in ("embed", "pos_embed") else self.tail
+
+
+class PassRun:
+    """One pass: builds grids, walks the layers, reads the metric."""
+
+    def __init__(self, base: Base, reader: Reader, one: Pass, prefix: bool, base_value: Tensor) -> None:
+        self.base, self.reader, self.one, self.base_value = base, reader, one, base_value
+        self.net, self.first, self.shortcuts = base.net, one.first, prefix
+        self.rows = len(base.prompts)
+        columns = torch.arange(self.first, base.prompts.width, device=base.prompts.device)
+        self.held = Held(base.prompts, columns, self.first == 0)
+        read = reader.columns if prefix else None
+        narrow = read is not None and read.shape[-1] < len(columns)
+        self.tail = Held(base.prompts, read.clamp(min=self.first), False) if narrow and read is not None else None
+        self.prefix = base.prefix(self.first)
+        self.tap = PassTap(base, self.held, self.tail)
+        self._grids: dict[tuple[int, bool], Grid] = {}
+
+    def grid(self, packed: int, tail: bool = False) -> Grid:
+        """Where `packed` copies of the prompts stand."""
+        if (packed, tail) not in self._grids:
+            held = self.tail if tail else self.held
+            assert held is not None
+            if self.base.prompts.padded:
+                columns = held.columns if held.columns.ndim == 1 else held.columns.repeat(packed, 1)
+                held = Held(self.base.prompts.repeat(packed), columns, held.whole)
+            elif held.columns.ndim == 2:
+                held = Held(self.base.prompts.repeat(packed), held.columns.repeat(packed, 1), held.whole)
+            self._grids[packed, tail] = Grid(self.net, held, self.net.dtype, self.first)
+        return self._grids[packed, tail]
+
+    def values(self) -> list[Float[Tensor, " prompt"]]:
+        """The metric of every intervention of the pass, in the pass's order."""
+        layers = self.net.geometry.layers
+        order: list[Item] = []
+        resid: Tensor | None = None
+        lowest = min(i.entry.layer for i in self.one.items if i.entry)
+        for layer in range(lowest, layers + 1):
+            parts = []
+            if resid is not None and 0 <= layer < layers:
+                self.tap.set_rows(order)
+                parts.append(self._block(layer, resid, len(order), {}))
+            elif resid is not None:
+                parts.append(resid)
+            for entry in sorted({i.entry for i in self.one.items if i.entry and i.entry.layer == layer}):
+                group = [i for i in self.one.items if i.entry == entry]
+                self.tap.set_rows(group)
+                parts.append(self._enter(entry, len(group)))
+                order = order + group
+            if parts:
+                resid = parts[0] if len(parts) == 1 else torch.cat(parts)
+        assert resid is not None
+        return self._read(resid, order)
+
+    def _expanded(self, full: Tensor, packed: int, axis: int = 1, tail: bool = False) -> Tensor:
+        """A base tensor's held columns, once for every intervention."""
+        held = self.tail if tail and self.tail is not None else self.held
+        part = held.take(full, axis)
+        return part if packed == 1 else part.repeat(packed, *(1,) * (part.ndim - 1))
+
+    def _enter(self, entry: Entry, packed: int) -> Tensor:
+        """The residual after the entry layer, for interventions that enter there."""
+        base, layers = self.base, self.net.geometry.layers
+        if entry.layer == -1:
+            tokens = self._expanded(base.prompts.tokens, packed)
+            return embed(self.net, tokens, self.grid(packed), self.tap)
+        if entry.site == "resid_post":
+            resid = self._expanded(base.at("resid_post", entry.layer - 1), packed)
+            last = entry.layer == layers
+            resid = self._to_tail(resid, packed) if last else resid
+            resid = self.tap("resid_post", entry.layer - 1, resid)
+            return resid if last else self._block(entry.layer, resid, packed, {})
+        if entry.layer == layers:
+            return self._to_tail(self._expanded(base.final, packed), packed)
+        narrow = entry.layer == layers - 1
+        given = {}
+        for site in entry.given:
+            axis = SITES[site].axes.index("query" if "query" in SITES[site].axes else "pos")
+            cut = narrow and site not in BEFORE_QUERIES
+            given[site] = self._expanded(base.at(site, entry.layer), packed, axis, cut)
+        resid = self._expanded(base.at("resid_pre", entry.layer), packed)
+        return self._block(entry.layer, resid, packed, given)
+
+    def _block(self, layer: int, resid: Tensor, packed: int, given: dict[str, Tensor]) -> Tensor:
+        narrow = layer == self.net.geometry.layers - 1 and self.tail is not None
+        out, _ = block(
+            self.net, layer, resid, self.grid(packed), self.tap,
+            prefix=None if self.prefix is None else self.prefix[layer],
+            given=given, tail=self.grid(packed, tail=True) if narrow else None,
+        )  # fmt: skip
+        return out
+
+    def _to_tail(self, resid: Tensor, packed: int) -> Tensor:
+        """Only the metric's columns of a residual that holds the pass's columns."""
+        return resid if self.tail is None else self.grid(packed, tail=True).narrow(resid)
+
+    def _read(self, resid: Tensor, order: list[Item]) -> list[Tensor]:
+        self.tap.set_rows(order)
+        x = final_norm(self.net, resid, self.tap)
+        by_index = {}
+        for item, rows in zip(order, x.view(len(order), self.rows, *x.shape[1:]), strict=True):
+            by_index[item.index] = self._value(rows)
+        return [by_index[i.index] for i in self.one.items]
+
+    def _value(self, x: Float[Tensor, "row kept d_model"]) -> Float[Tensor, " prompt"]:
+        reader = self.reader
+        if not self.shortcuts:
+            return reader.of_logits(unembed(self.net, x))
+        read = reader.columns
+        if read is not None and self.tail is None:
+            columns = (read - self.first).clamp(min=0)
+            x = Held(self.base.prompts, columns, False).take(x)
+        value = reader.values(x)
+        if read is not None and self.first > int(read.min()):
+            untouched = read.expand(self.rows, -1)[:, 0] < self.first
+            value = torch.where(untouched[reader.task.first_rows], self.base_value, value)
+        return value
