@@ -149,7 +149,10 @@ class EditContext:
 
     def _align(self, donor: Tensor, theirs: Prompts) -> Tensor:
         mine, places = self.prompts, self.selection.pos
-        by_label = places is not None and any(isinstance(p, str) for p in places)
+        by_label = places is not None and any(
+            isinstance(p, str) and not (p in theirs.labels and torch.equal(mine.real_index(p), theirs.real_index(p)))
+            for p in places
+        )
         same_grid = theirs is mine or (
             mine.width == theirs.width and (not (mine.padded or theirs.padded) or torch.equal(mine.mask, theirs.mask))
         )

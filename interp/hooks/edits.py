@@ -143,13 +143,15 @@ def patch(address: str, run: Run, basis: Float[Tensor, "d k"] | None = None, **p
 
 
 @edit_kind()
-def resample(address: str, run: Run, seed: int, match: str | None = None, **parts: Any) -> Edit:
+def resample(
+    address: str, run: Run, seed: int, match: str | None = None, rows: Int[Tensor, " batch"] | None = None, **parts: Any
+) -> Edit:
     """Replace by the value of a donor prompt of `run`: other tokens, same length and labels, never itself.
 
-    `match` names a label whose token the donor must share (causal scrubbing's resampling). UserError where
-    some prompt has no donor.
+    `match` names a label whose token the donor must share (causal scrubbing's resampling). `rows` are donors
+    drawn before (`donors`), for many edits that share them. UserError where some prompt has no donor.
     """
-    rows = donors(run.prompts, seed, match)
+    rows = donors(run.prompts, seed, match) if rows is None else rows
     return _edit(
         "resample", address, parts, lambda x, ctx: ctx.own(run, rows), donor=run,
         detail={"seed": seed, "match": match, "rows": rows},

@@ -7,7 +7,7 @@ one. `wants` says whether a site has anything to do, so that derived sites cost 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Literal, Protocol
+from typing import Literal, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -23,6 +23,7 @@ UserFunction = Callable[[Tensor, EditContext], Tensor | None]
 Direction = Literal["forward", "backward"]
 
 
+@runtime_checkable
 class Tap(Protocol):
     """The one mechanism behind capture, edits, gradients and users' functions."""
 
@@ -93,6 +94,11 @@ class RunTap:
         if address in self.capture:
             self.acts[address] = x if self.graph else x.detach()
         return x
+
+    def settle(self, site: str, layer: int | None, x: Tensor) -> None:
+        """Replace a capture by what the pass goes on with, where it undoes part of an edit (masked entries)."""
+        if Address(site, layer) in self.capture:
+            self.acts[Address(site, layer)] = x if self.graph else x.detach()
 
     def captured(self) -> dict[str, Tensor]:
         """Captures by address; raises where a site was asked for and never reached."""

@@ -59,7 +59,7 @@ def _given(first: str, edited: set[str], geometry: Geometry) -> tuple[str, ...]:
         return (*beside, "mlp_out") if first == "mlp_out" else beside
     if first == "resid_pre":
         return ()
-    beside = ("mlp_out",) if geometry.parallel and not edited & set(MLP_ORDER) else ()
+    beside: tuple[str, ...] = ("mlp_out",) if geometry.parallel and not edited & set(MLP_ORDER) else ()
     if first in _PROJECTIONS:
         return (*_projections(edited & _PROJECTIONS, edited), *beside)
     if first in ("scores", "pattern"):

@@ -55,6 +55,9 @@ class Options:
     """Run a sample of the interventions the plain way too, and raise where they differ beyond the promise."""
 
 
+DEFAULT = Options()
+
+
 @dataclass(frozen=True, eq=False)
 class Item:
     """One intervention as planned."""
@@ -160,7 +163,7 @@ def make_plan(
     model: Model,
     interventions: Iterable[Iterable[Edit]],
     reader: Reader,
-    options: Options = Options(),
+    options: Options = DEFAULT,
     base: Base | None = None,
 ) -> Plan:
     """Plan the interventions on `reader`'s prompts; everything is checked before anything runs.

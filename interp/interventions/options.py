@@ -1,0 +1,51 @@
+"""Settings that every experiment built on replay shares, and how they become planner options."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    from interp.interventions.plan import Options
+
+
+class Settings(Protocol):
+    """What is read off an experiment's context."""
+
+    pack: int | None
+    plain: bool
+    show: bool
+
+
+def options_of(context: Settings, *, exact: bool = False) -> Options:
+    """Planner options of a run: pack size and plain execution as asked."""
+    from interp.interventions.plan import Options
+
+    return Options(plain=context.plain, pack=context.pack, exact=exact)
+
+
+def one_or_many(sites: str | Sequence[str]) -> list[str]:
+    """Sites as a list."""
+    return [sites] if isinstance(sites, str) else list(sites)
+
+
+def bar(context: Any, about: str) -> Callable[[int, int], None] | None:
+    """A progress bar on standard error where the context shows one, with rate and time left."""
+    if not context.show:
+        return None
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    progress = Progress(
+        TextColumn(about), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(),
+        console=Console(stderr=True), transient=True,
+    )  # fmt: skip
+    task = progress.add_task(about, total=None)
+    progress.start()
+
+    def step(done: int, total: int) -> None:
+        progress.update(task, completed=done, total=total)
+        if done >= total:
+            progress.stop()
+
+    return step

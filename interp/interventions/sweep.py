@@ -1,0 +1,116 @@
+"""Run one intervention per unit and collect the effects: what patching and ablation share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from interp.hooks.edits import Edit
+from interp.hooks.values import Prompts
+from interp.interventions.effects import Effects, Progress
+from interp.interventions.plan import Options, Plan, make_plan
+from interp.interventions.reading import Reader
+from interp.interventions.units import Unit, carries, with_positions
+from interp.metrics import LogitsView, Metric, get_metric
+from interp.models.model import Model
+from interp.registry import UserError
+from interp.tasks.values import Side, Task
+
+MakeEdits = Callable[[Unit], Sequence[Edit]]
+
+
+class Sides:
+    """The two runs of a task that every effect is compared with, and the reference some metrics need."""
+
+    def __init__(self, model: Model, task: Task, metric: str | Metric) -> None:
+        self.model, self.metric = model, get_metric(metric)
+        self.metric.check(task)
+        self.task = task.to(model.device)
+        self._values: dict[Side, Tensor] = {}
+        self._reference: LogitsView | None = None
+
+    def reference(self) -> LogitsView | None:
+        """The clean run's view, for metrics that compare with it."""
+        if self.metric.needs_reference and self._reference is None:
+            logits = self.model.run(self.task.clean).logits
+            self._reference = self.metric.view(logits, self.task, "clean")
+        return self._reference
+
+    def value(self, side: Side) -> Tensor:
+        """The metric of the unedited run of one side, per prompt."""
+        if side not in self._values:
+            logits = self.model.run(self.task.prompts(side)).logits
+            self._values[side] = self.metric(logits, self.task, side, self.reference())
+        return self._values[side]
+
+    def reader(self, side: Side) -> Reader:
+        """Reads the metric of runs on one side."""
+        return Reader(self.model.net, self.task, self.metric, side, self.reference())
+
+
+def labelled(task: Task) -> Task:
+    """The task with a label for every real position on both sides."""
+    return replace(task, clean=with_positions(task.clean), corrupt=with_positions(task.corrupt))
+
+
+def run_units(
+    sides: Sides,
+    side: Side,
+    units: Sequence[Unit],
+    make: MakeEdits,
+    *,
+    about: Mapping[str, Any],
+    options: Options,
+    seed: int,
+    progress: Progress | None = None,
+) -> Effects:
+    """One intervention per unit on the base run of `side`; prompts that lack a unit's label have no value."""
+    if not units:
+        raise UserError("nothing to sweep over: no site was selected")
+    reader = sides.reader(side)
+    plan = make_plan(sides.model, [tuple(make(u)) for u in units], reader, options)
+    values = plan.run(progress)
+    values = _without_absent(values, units, reader.prompts, sides.task)
+    return effects_of(sides, side, [u.key for u in units], values, plan, about, seed)
+
+
+def effects_of(
+    sides: Sides,
+    side: Side,
+    keys: Sequence[Mapping[str, Any]],
+    values: Tensor,
+    plan: Plan | None,
+    about: Mapping[str, Any],
+    seed: int,
+) -> Effects:
+    """Effects with the columns that every sweep states."""
+    from interp.interventions.replay import baseline
+
+    task, metric = sides.task, sides.metric
+    base = sides.value(side) if plan is None else baseline(plan)
+    stated = {
+        "model": sides.model.name, "task": task.name, "metric": metric.name, "unit": metric.unit_for(task),
+        "split": _text(task.meta.get("split")), "corruption": _text(task.meta.get("corruption")), **about,
+    }  # fmt: skip
+    return Effects(
+        tuple(dict(k) for k in keys), values, base, sides.value("clean"), sides.value("corrupt"), task,
+        {k: v for k, v in stated.items() if v is not None}, seed, plan,
+    )  # fmt: skip
+
+
+def _text(value: object) -> str | None:
+    return None if value is None else str(value)
+
+
+def _without_absent(values: Tensor, units: Sequence[Unit], prompts: Prompts, task: Task) -> Tensor:
+    first = task.first_rows
+    out = values.clone()
+    for row, unit in enumerate(units):
+        if unit.place is not None:
+            here = carries(prompts, unit.place)[first]
+            out[row] = torch.where(here, values[row], torch.nan)
+    return out
