@@ -44,6 +44,7 @@ class Registry(Generic[T]):
         self.kind = kind
         self.group = group
         self._rows: dict[str, T] = {}
+        self._points: dict[str, EntryPoint] | None = None
 
     def add(self, name: str, row: T) -> T:
         """Add a row; a name that is taken raises."""
@@ -64,7 +65,9 @@ class Registry(Generic[T]):
     def _outside(self) -> dict[str, EntryPoint]:
         if self.group is None:
             return {}
-        return {e.name: e for e in entry_points(group=self.group) if e.name not in self._rows}
+        if self._points is None:  # once: it reads the metadata of every installed package
+            self._points = {e.name: e for e in entry_points(group=self.group)}
+        return {name: point for name, point in self._points.items() if name not in self._rows}
 
     def names(self) -> list[str]:
         """All names, sorted, entry points included (their modules are not imported)."""

@@ -199,7 +199,9 @@ def _after_prefix(prefix: KeyValue | None, k: Tensor, v: Tensor) -> KeyValue:
     return _joined(prefix[0], k), _joined(prefix[1], v)
 
 
-def _joined(before: Float[Tensor, "base kv_head first d_head"], held: Float[Tensor, "batch kv_head pos d_head"]) -> Tensor:
+def _joined(
+    before: Float[Tensor, "base kv_head first d_head"], held: Float[Tensor, "batch kv_head pos d_head"]
+) -> Tensor:
     rows, first, packed = before.shape[0], before.shape[2], held.shape[0]
     full = held.new_empty(packed, held.shape[1], first + held.shape[2], held.shape[3])
     full.view(packed // rows, rows, *full.shape[1:])[..., :first, :] = before
@@ -227,14 +229,23 @@ def _pattern(
                 scores = torch.tanh(scores / parts.cap) * parts.cap
             scores = scores.masked_fill(~allowed, torch.finfo(scores.dtype).min)
         edited = tap("scores", layer, scores)
-        if edited is not scores:  # what may not be read stays unread, whatever the edit says
-            edited = edited.masked_fill(~allowed, torch.finfo(scores.dtype).min)
+        if edited is not scores:
+            edited = _unread(tap, "scores", layer, edited, ~allowed, torch.finfo(scores.dtype).min)
         upcast = torch.float32 if net.family.softmax_fp32 else None
         pattern = torch.softmax(edited, -1, dtype=upcast).to(q.dtype)
         if grid.padded:  # a query that may read nothing: softmax of a constant row
             pattern = pattern.masked_fill(~allowed, 0.0)
     edited = tap("pattern", layer, pattern)
-    return edited if edited is pattern else edited.masked_fill(~allowed, 0.0)
+    return edited if edited is pattern else _unread(tap, "pattern", layer, edited, ~allowed, 0.0)
+
+
+def _unread(tap: Tap, site: str, layer: int, edited: Tensor, hidden: Tensor, fill: float) -> Tensor:
+    """What may not be read stays unread, whatever an edit says; a tap that captures gets it so."""
+    used = edited.masked_fill(hidden, fill)
+    settle = getattr(tap, "settle", None)
+    if settle is not None:
+        settle(site, layer, used)
+    return used
 
 
 def _through_inputs(

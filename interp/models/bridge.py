@@ -88,21 +88,24 @@ class BridgeModel:
             log.warning("model %s (%s) has no family row: %s", name, self.config.model_type, LIMITS)
 
     def _compare(self, probe: Tensor, expected: Tensor, name: str) -> None:
-        """Refuse a bridge whose logits are not the checkpoint's own: some architectures' bridges are broken."""
+        """Refuse a bridge whose logits are not the checkpoint's own (some are broken); note which hooks fire."""
+        fired: list[str] = []
+        points = {n: p for n, p in self.bridge.hook_dict.items() if not self.bridge._gated_hook_reason(p.name or n)}
         try:
-            with torch.no_grad():
+            with torch.no_grad(), self.bridge.hooks(fwd_hooks=[(n, _noting(n, fired)) for n in points]):
                 found = self.bridge(probe, return_type="logits")
             off = float((found - expected).abs().max() / expected.std().clamp(min=1e-6))
         except Exception as error:
             raise UserError(
-                f"{name}: TransformerLens' bridge cannot run {self.config.model_type!r} ({type(error).__name__}: {error}); "
-                "add a family row with interp.register_family"
+                f"{name}: TransformerLens' bridge cannot run {self.config.model_type!r} "
+                f"({type(error).__name__}: {error}); add a family row with interp.register_family"
             ) from error
         if not off <= TOLERANCE[expected.dtype]:
             raise UserError(
                 f"{name}: TransformerLens' bridge gives other logits than the checkpoint itself (off by {off:.1e} of "
                 "their standard deviation); add a family row with interp.register_family"
             )
+        self._names = sorted(set(fired))
 
     @property
     def device(self) -> torch.device:
@@ -122,9 +125,8 @@ class BridgeModel:
         raise UserError(f"model {self.name} has no geometry: {LIMITS}")
 
     def hook_names(self) -> list[str]:
-        """Names that `run(capture=…)` and `hooks` take, as the bridge spells them; those that never fire left out."""
-        points = self.bridge.hook_dict
-        return sorted(n for n, p in points.items() if self.bridge._gated_hook_reason(p.name or n) is None)
+        """Names that `run(capture=…)` and `hooks` take, as the bridge spells them: those that fire."""
+        return list(self._names)
 
     def weights_hash(self) -> str:
         """sha256 of the parameters and buffers that the checkpoint holds, taken before the bridge wrapped them."""
@@ -228,6 +230,13 @@ def _called(fn: HookFunction) -> Callable[..., Tensor | None]:
         return fn(tensor.clone(), hook)
 
     return call
+
+
+def _noting(name: str, fired: list[str]) -> Callable[..., None]:
+    def note(tensor: Any, hook: Any) -> None:
+        fired.append(name)
+
+    return note
 
 
 def _hash(module: nn.Module) -> str:

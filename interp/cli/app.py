@@ -1,0 +1,213 @@
+"""Commands, flags and exit codes. The work is done in `running.py`, `reading.py` and the rooms below."""
+
+from __future__ import annotations
+
+import sys
+import traceback
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from interp.registry import UserError
+
+app = typer.Typer(
+    help="Which parts of this model cause this behaviour, and how sure are we?",
+    no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None,
+)  # fmt: skip
+results = typer.Typer(help="Finished cells: list, show, compare, export.", no_args_is_help=True)
+app.add_typer(results, name="results")
+
+INTERRUPTED = "interrupted; rows computed so far are kept, the same command resumes"
+
+Model = Annotated[str | None, typer.Option(help="Embedded name, local folder or hub name.")]
+Task = Annotated[str | None, typer.Option(help="Task name, or a CSV or JSON-lines file of prompt pairs.")]
+N = Annotated[int | None, typer.Option(help="Number of prompts.")]
+Seed = Annotated[int | None, typer.Option(help="Seed of the prompts and of everything drawn.")]
+Set = Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="A setting; YAML. Repeatable.")]
+Preset = Annotated[str | None, typer.Option(help="Named settings of the experiment, such as smoke.")]
+Device = Annotated[str | None, typer.Option(help="cpu (default), cuda, cuda:N, mps or auto.")]
+Dtype = Annotated[str | None, typer.Option(help="float32 (default), bfloat16, float16 or float64.")]
+Threads = Annotated[int | None, typer.Option(help="Processor threads.")]
+Pack = Annotated[int | None, typer.Option(help="Edits per forward; chosen by the planner if not given.")]
+Plain = Annotated[bool, typer.Option("--plain", help="One full forward per edit, no shortcuts.")]
+Out = Annotated[Path | None, typer.Option(help="Results folder; $INTERP_RESULTS or ./results by default.")]
+From = Annotated[Path | None, typer.Option("--from", metavar="RUN.JSON", help="Settings of a finished cell.")]
+Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of bad input too.")]
+Cells = Annotated[Path | None, typer.Option(help="JSON lines of {experiment, config}: run each.")]
+Cell = Annotated[str, typer.Argument(help="Folder, <experiment>/<cell>, or the beginning of its hash.")]
+
+
+@app.command("run")
+def run_command(
+    name: Annotated[str | None, typer.Argument(help="Experiment; see `interp list experiments`.")] = None,
+    model: Model = None, task: Task = None, n: N = None, seed: Seed = None, settings: Set = None,
+    preset: Preset = None, device: Device = None, dtype: Dtype = None, threads: Threads = None,
+    pack: Pack = None, plain: Plain = False, out: Out = None, run_json: From = None, cells: Cells = None,
+    debug: Debug = False,
+) -> int:  # fmt: skip
+    """Run an experiment and publish its table; a finished cell is shown, not computed again."""
+    from interp.cli.running import Flags, run_file, run_one
+
+    named = {"model": model, "task": task, "n": n, "seed": seed}
+    flags = Flags(
+        {k: v for k, v in named.items() if v is not None}, tuple(settings or ()), preset, device, dtype, threads,
+        pack, plain or None, out, run_json,
+    )  # fmt: skip
+    if cells is not None:
+        if name is not None:
+            raise UserError(f"give either an experiment ({name}) or --cells {cells}, not both")
+        return run_file(cells, flags)
+    return run_one(name, flags)
+
+
+@app.command("list")
+def list_command(
+    kind: Annotated[str, typer.Argument(help="experiments, models, tasks, metrics, sites, edits, methods, families")],
+) -> int:
+    """Names of a kind, each with a line that says what it is."""
+    from interp.listing import listing
+
+    rows = listing(kind)
+    width = max((len(row.name) for row in rows), default=0)
+    for row in rows:
+        typer.echo(f"{row.name:<{width}}  {row.about}".rstrip())
+    return 0
+
+
+@app.command(
+    "train",
+    context_settings={"ignore_unknown_options": True},
+    add_help_option=False,
+    short_help="Train a small model from scratch; the same command again resumes.",
+)
+def train_command(words: Annotated[list[str] | None, typer.Argument(metavar="NAME [OPTIONS]")] = None) -> int:
+    """Handed on whole to the training room, which is imported only now."""
+    from interp.training.command import train_command as command
+
+    return _invoke(_single(command), words or [], "interp train")
+
+
+@results.command("list")
+def results_list(out: Out = None) -> int:
+    """Finished cells, a line each."""
+    from interp.cli.reading import show_cells
+
+    return show_cells(out)
+
+
+@results.command("show")
+def results_show(
+    cell: Cell,
+    top: Annotated[int, typer.Option(help="Rows to print, largest first; 0 for all.")] = 20,
+    out: Out = None,
+) -> int:
+    """Top rows and origin of a cell."""
+    from interp.cli.reading import show_cell
+
+    return show_cell(cell, top, out)
+
+
+@results.command("compare")
+def results_compare(
+    a: Cell, b: Cell, top: Annotated[int, typer.Option(help="Rows to print; 0 for all.")] = 20, out: Out = None
+) -> int:
+    """Two cells row by row: b − a of the main number, largest difference first."""
+    from interp.cli.reading import show_comparison
+
+    return show_comparison(a, b, top, out)
+
+
+@results.command("export")
+def results_export(
+    cell: Cell,
+    to: Annotated[str, typer.Option("--format", help="csv, parquet, markdown or latex.")] = "csv",
+    file: Annotated[Path | None, typer.Option("--to", help="File to write; standard output if not given.")] = None,
+    out: Out = None,
+) -> int:
+    """A cell's table in another format."""
+    from interp.cli.reading import export_cell
+
+    return export_cell(cell, to, file, out)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """The `interp` command; returns the exit code."""
+    return _guarded(lambda words: _invoke(app, words, "interp"), argv)
+
+
+def main_for(experiment: Any, argv: Sequence[str] | None = None) -> int:
+    """`python -m experiments.NAME`: the flags of `interp run NAME`; returns the exit code.
+
+    `experiment` is its name, or the Experiment itself. An experiment module ends with
+    `if __name__ == "__main__": raise SystemExit(main_for("NAME"))`; the module that is running is used as it
+    is, not imported a second time under its own name.
+    """
+    name = experiment if isinstance(experiment, str) else experiment.name
+    if isinstance(experiment, str):
+        running = getattr(sys.modules.get("__main__"), "EXPERIMENT", None)
+        experiment = running if getattr(running, "name", None) == name else experiment
+
+    def command(
+        model: Model = None, task: Task = None, n: N = None, seed: Seed = None, settings: Set = None,
+        preset: Preset = None, device: Device = None, dtype: Dtype = None, threads: Threads = None,
+        pack: Pack = None, plain: Plain = False, out: Out = None, run_json: From = None, debug: Debug = False,
+    ) -> int:  # fmt: skip
+        from interp.cli.running import Flags, run_one
+
+        named = {"model": model, "task": task, "n": n, "seed": seed}
+        flags = Flags(
+            {k: v for k, v in named.items() if v is not None}, tuple(settings or ()), preset, device, dtype,
+            threads, pack, plain or None, out, run_json,
+        )  # fmt: skip
+        return run_one(experiment, flags)
+
+    command.__doc__ = f"Run the experiment {name} and publish its table."
+    return _guarded(lambda words: _invoke(_single(command), words, f"python -m experiments.{name}"), argv)
+
+
+def _single(command: Callable[..., Any]) -> typer.Typer:
+    alone = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
+    alone.command()(command)
+    return alone
+
+
+def _invoke(application: typer.Typer, words: Sequence[str], program: str) -> int:
+    code = typer.main.get_command(application).main(list(words), prog_name=program, standalone_mode=False)
+    return code if isinstance(code, int) else 0
+
+
+def _guarded(invoke: Callable[[list[str]], int], argv: Sequence[str] | None) -> int:
+    """Turn what went wrong into a line on standard error and an exit code."""
+    words = list(sys.argv[1:] if argv is None else argv)
+    # typer may carry its own copy of click; the common base of usage errors is found through its own
+    usage = next(c for c in typer.BadParameter.__mro__ if c.__name__ == "ClickException")
+    try:
+        code = invoke(words)
+    except UserError as e:
+        if "--debug" in words:
+            traceback.print_exc()
+        return _say(str(e), 2)
+    except (KeyboardInterrupt, typer.Abort, typer.Exit) as e:
+        code = int(getattr(e, "exit_code", 130))
+    except BrokenPipeError:
+        # the reader of our output has left; Python's own flush at exit must not complain again
+        sys.stderr.close()
+        return 1
+    except Exception as e:
+        if type(e).__name__ == "NoArgsIsHelpError":
+            typer.echo(e.format_message(), err=True)  # type: ignore[attr-defined]
+            return 2
+        if isinstance(e, usage):
+            return _say(e.format_message(), 2)  # type: ignore[attr-defined]
+        traceback.print_exc()
+        return _say(f"the run failed: {type(e).__name__}: {e}", 1)
+    # typer turns Ctrl-C into an exit of its own with this code
+    return _say(INTERRUPTED, code) if code == 130 else code
+
+
+def _say(message: str, code: int) -> int:
+    line = " ".join(message.split())
+    typer.echo(f"error: {line}" if code != 130 else line, err=True)
+    return code

@@ -1,0 +1,59 @@
+"""`interp train NAME`: the shell's door to `train`. Plain values in, one line of progress, exit by UserError.
+
+The CLI registers `train_command` with typer; nothing heavy is imported until it runs.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from interp.training.recipes import RECIPES
+
+
+def train_command(
+    name: Annotated[str, typer.Argument(help="Recipe, for example toy-ioi (see interp list recipes).")],
+    out: Annotated[Path | None, typer.Option(help="Folder for the model; ./NAME by default.")] = None,
+    seed: Annotated[int, typer.Option(help="Seed of initialisation and data.")] = 0,
+    steps: Annotated[int | None, typer.Option(help="Training steps; the recipe's number by default.")] = None,
+    device: Annotated[str, typer.Option(help="cpu, cuda or cuda:N.")] = "cpu",
+    dtype: Annotated[str, typer.Option(help="float32, bfloat16 or float16 (autocast).")] = "float32",
+    threads: Annotated[int | None, typer.Option(help="CPU threads; torch's default if not given.")] = None,
+    fresh: Annotated[bool, typer.Option("--fresh", help="Start anew, dropping this folder's checkpoints.")] = False,
+) -> None:
+    """Train a small model from scratch; the same command again resumes it."""
+    # an unknown name must fail before torch loads
+    RECIPES[name]
+    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+    from interp.training.loop import train
+
+    folder = Path(name) if out is None else out
+    columns = (TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn())
+    with Progress(*columns, disable=not sys.stderr.isatty()) as bar:
+        total = steps or RECIPES[name]().settings.steps
+        task = bar.add_task(f"training {name}", total=total)
+
+        def show(row: dict[str, int | float | None]) -> None:
+            bar.update(task, completed=(row["step"] or 0) + 1, description=f"training {name}  loss {row['loss']:.3f}")
+
+        train(
+            name, out=folder, seed=seed, steps=steps, device=device, dtype=dtype, threads=threads,
+            resume=not fresh, progress=show,
+        )  # fmt: skip
+    typer.echo(summary(folder))
+
+
+def summary(folder: Path) -> str:
+    """The figures of a trained folder, a line each, and where they lie."""
+    import json
+
+    card: dict[str, Any] = json.loads((folder / "card.json").read_text())
+    lines = []
+    for figure in card["figures"]:
+        mark = " " if figure["target"] is None else ("✓" if figure["met"] else "✗")
+        lines.append(f"{mark} {figure['name']:<60} {figure['value']:.3f} {figure['unit']}")
+    return "\n".join([*lines, f"model and card in {folder}"])

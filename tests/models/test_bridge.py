@@ -1,0 +1,198 @@
+"""Families without a row through TransformerLens' bridge; and the bridge as a second oracle for those with one."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from folders import edit_config, gpt2_folder, network_watched
+
+from interp.models.bridge import BridgeModel
+from interp.models.families import family_of
+from interp.models.load import load_model
+from interp.registry import UserError
+from tests.tiny import HEADS, LAYERS, POSITIONS, VOCAB, WIDTH, hf, tiny
+
+TOKENS = torch.tensor([[1, 2, 3, 4, 5, 6], [7, 8, 9, 10, 11, 12]])
+ENDS: dict[str, Any] = {"bos_token_id": None, "eos_token_id": None}
+GPTJ: dict[str, Any] = {
+    "vocab_size": VOCAB, "n_positions": POSITIONS, "n_embd": WIDTH, "n_layer": LAYERS, "n_head": HEADS, "rotary_dim": 4,
+    **ENDS,
+}  # fmt: skip
+
+# architectures that the bridge knows; those that have a row by now are left out below
+CANDIDATES: dict[str, dict[str, Any]] = {
+    "gpt_neo": {
+        "vocab_size": VOCAB, "max_position_embeddings": POSITIONS, "hidden_size": WIDTH, "num_layers": LAYERS,
+        "num_heads": HEADS, "attention_types": [[["global", "local"], 1]], "window_size": 4, **ENDS,
+    },
+    "gptj": GPTJ,
+    "opt": {
+        "vocab_size": VOCAB, "max_position_embeddings": POSITIONS, "hidden_size": WIDTH, "num_hidden_layers": LAYERS,
+        "num_attention_heads": HEADS, "ffn_dim": 64, "word_embed_proj_dim": WIDTH,
+    },
+    "bloom": {"vocab_size": VOCAB, "hidden_size": WIDTH, "n_layer": LAYERS, "n_head": HEADS},
+}  # fmt: skip
+ROWLESS = [name for name in CANDIDATES if family_of(name) is None]
+
+
+def module_of(model_type: str) -> Any:
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        config = AutoConfig.for_model(model_type, **CANDIDATES[model_type])
+        module = AutoModelForCausalLM.from_config(config, attn_implementation="eager").eval()
+        for p in module.parameters():
+            p.data.add_(0.15 * torch.randn_like(p))
+    return module
+
+
+@pytest.fixture(scope="module")
+def rowless(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Path]:
+    if not ROWLESS:
+        pytest.skip(f"each of {', '.join(CANDIDATES)} has a family row by now")
+    path = tmp_path_factory.mktemp("models") / ROWLESS[0]
+    module_of(ROWLESS[0]).save_pretrained(path)
+    return ROWLESS[0], path
+
+
+@pytest.fixture(scope="module")
+def model(rowless: tuple[str, Path]) -> BridgeModel:
+    loaded = load_model(rowless[1])
+    assert isinstance(loaded, BridgeModel)
+    return loaded
+
+
+def test_a_family_without_a_row_loads_and_says_what_it_cannot_do(
+    rowless: tuple[str, Path], caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.WARNING, logger="interp"), network_watched() as tries:
+        model = load_model(str(rowless[1]))
+    assert isinstance(model, BridgeModel)
+    assert "plain forward" in model.limits
+    assert [r for r in caplog.records if rowless[0] in r.message and "no family row" in r.message]
+    assert tries == []
+
+
+@pytest.mark.parametrize("model_type", ROWLESS)
+def test_logits_are_the_modules_own(model_type: str, tmp_path: Path) -> None:
+    module = module_of(model_type)
+    module.save_pretrained(tmp_path)
+    model = load_model(tmp_path)
+    with torch.no_grad():
+        expected = module(TOKENS).logits
+    assert torch.allclose(model.run(TOKENS).logits, expected, atol=1e-5)
+
+
+def test_left_padding_does_not_leak(model: BridgeModel) -> None:
+    alone = model.run([[1, 2, 3, 4]]).logits[0, -1]
+    mask = torch.tensor([[False, False, True, True, True, True]])
+    padded = model.run(torch.tensor([[0, 0, 1, 2, 3, 4]]), mask).logits[0, -1]
+    assert torch.allclose(padded, alone, atol=1e-5)
+
+
+def test_captures_are_the_modules_hidden_states(model: BridgeModel, rowless: tuple[str, Path]) -> None:
+    run = model.run(TOKENS, capture="blocks.0.hook_out")
+    with torch.no_grad():
+        hidden = module_of(rowless[0])(TOKENS, output_hidden_states=True).hidden_states
+    assert torch.allclose(run.acts["blocks.0.hook_out"], hidden[1], atol=1e-5)
+
+
+def test_functions_change_the_pass_and_are_gone_afterwards(model: BridgeModel) -> None:
+    before = model.run(TOKENS).logits
+    with model.hooks(("blocks.1.hook_in", lambda x, hook: torch.zeros_like(x))):
+        changed = model.run(TOKENS, capture=["blocks.1.hook_in"])
+    assert float(changed.acts["blocks.1.hook_in"].abs().max()) == 0.0
+    assert torch.allclose(changed.logits, changed.logits[:1, :1].expand_as(changed.logits), atol=1e-5)
+    assert not torch.allclose(changed.logits, before, atol=1e-2)
+
+    def broken(x: torch.Tensor, hook: Any) -> torch.Tensor:
+        raise RuntimeError("mine")
+
+    with pytest.raises(RuntimeError, match="mine"), model.hooks(("blocks.1.hook_in", broken)):
+        model.run(TOKENS)
+    assert torch.equal(model.run(TOKENS).logits, before)
+
+
+def test_names_that_do_not_exist_or_would_never_fire_are_refused(model: BridgeModel) -> None:
+    with pytest.raises(UserError, match=r"unknown hook.*did you mean blocks.0.hook_out"):
+        model.run(TOKENS, capture=["blocks.0.hook_outt"])
+    with pytest.raises(UserError, match="unknown hook"), model.hooks(("L0.z", lambda x, hook: x)):
+        pass
+    gated = [n for n in model.bridge.hook_dict if n.endswith(("attn.hook_result", "hook_mlp_in", "hook_q_input"))]
+    for name in gated:
+        with pytest.raises(UserError, match="unknown hook"):
+            model.run(TOKENS, capture=[name])
+
+
+def test_every_hook_name_it_lists_fires(model: BridgeModel) -> None:
+    names = model.hook_names()
+    assert {"blocks.0.hook_in", "blocks.1.hook_out", "blocks.0.attn.hook_out", "blocks.1.mlp.hook_out"} <= set(names)
+    assert set(model.run(TOKENS, capture=names).acts) == set(names)
+
+
+def test_a_bridge_whose_logits_are_not_the_checkpoints_is_refused(
+    rowless: tuple[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from transformer_lens.model_bridge import sources
+
+    real = sources.build_bridge_from_module
+
+    def halved(module: Any, *args: Any, **options: Any) -> Any:
+        bridge = real(module, *args, **options)
+        with torch.no_grad():
+            next(iter(bridge.original_model.parameters())).mul_(0.5)
+        return bridge
+
+    monkeypatch.setattr(sources, "build_bridge_from_module", halved)
+    with pytest.raises(UserError, match=r"gives other logits than the checkpoint itself \(off by"):
+        load_model(rowless[1])
+
+
+def test_what_it_lacks_is_refused_with_the_reason(model: BridgeModel) -> None:
+    from interp.hooks.edits import zero
+
+    with pytest.raises(UserError, match="takes no edits or gradients"):
+        model.run(TOKENS, edits=[zero("L0.z")])
+    with pytest.raises(UserError, match="has no geometry"):
+        _ = model.geometry
+    with pytest.raises(UserError, match="forward only"), model.hooks(("blocks.0.hook_out", print, "backward")):  # type: ignore[arg-type]
+        pass
+    with pytest.raises(UserError, match="outside the vocabulary"):
+        model.run([[VOCAB]])
+    with pytest.raises(UserError, match="no tokenizer"):
+        model.run("the king")
+
+
+def test_a_module_without_a_row_is_never_handed_over() -> None:
+    if not ROWLESS:
+        pytest.skip("every candidate has a family row by now")
+    module = module_of(ROWLESS[0])
+    before = {n: type(m) for n, m in module.named_modules()}
+    with pytest.raises(UserError, match=r"no family row for model_type.*register_family"):
+        load_model(module)
+    assert {n: type(m) for n, m in module.named_modules()} == before
+
+
+@pytest.mark.parametrize("kind", ["gpt2", "llama", "neox"])
+def test_on_a_family_with_a_row_it_is_a_second_oracle(
+    kind: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    hf(kind).save_pretrained(tmp_path)  # type: ignore[operator]
+    model = load_model(tmp_path, bridge=True)
+    assert isinstance(model, BridgeModel)
+    own = tiny(kind)
+    assert torch.allclose(model.run(TOKENS).logits, own.run(TOKENS).logits, atol=1e-5)
+    assert model.weights_hash() == own.weights_hash()
+    assert not caplog.records
+
+
+def test_an_architecture_that_nobody_knows_is_refused_before_its_weights_are_read(tmp_path: Path) -> None:
+    path = gpt2_folder(tmp_path / "odd")
+    edit_config(path, model_type="xlnet", architectures=["XLNetLMHeadModel"])
+    with pytest.raises(UserError, match=r"'xlnet' has no family row.*XLNetLMHeadModel.*register_family"):
+        load_model(path)
