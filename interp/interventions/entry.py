@@ -53,13 +53,13 @@ def entry_of(sites: Iterable[str], layer: int, geometry: Geometry) -> Entry:
 
 def _given(first: str, edited: set[str], geometry: Geometry) -> tuple[str, ...]:
     if first in MLP_ORDER:
-        beside = ("attn_out",) if geometry.parallel else ("resid_mid",)
+        entered = "attn_out" if geometry.parallel else "resid_mid"
         if first in ("mlp_post", "mlp_out_pre"):
-            return (*beside, "mlp_post") if not geometry.experts else beside
-        return (*beside, "mlp_out") if first == "mlp_out" else beside
+            return (entered, "mlp_post") if not geometry.experts else (entered,)
+        return (entered, "mlp_out") if first == "mlp_out" else (entered,)
     if first == "resid_pre":
         return ()
-    beside: tuple[str, ...] = ("mlp_out",) if geometry.parallel and not edited & set(MLP_ORDER) else ()
+    beside = ("mlp_out",) if geometry.parallel and not edited & set(MLP_ORDER) else ()
     if first in _PROJECTIONS:
         return (*_projections(edited & _PROJECTIONS, edited), *beside)
     if first in ("scores", "pattern"):

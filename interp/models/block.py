@@ -90,9 +90,9 @@ def attention(
     if z is None:
         q, k, v = _queries_keys_values(net, layer, resid, grid, tap, given, tail)
         after = (k, v)
-        k, v = _after_prefix(prefix, k, v)
-        pattern = _pattern(net, layer, q, k, tail or grid, tap, given)
-        z = torch.matmul(pattern, _per_query_head(v, net.geometry.group))
+        k, v = (per_query_head(t, net.geometry.group) for t in after_prefix(prefix, k, v))
+        pattern = attend(net, layer, q, k, tail or grid, tap, given)
+        z = torch.matmul(pattern, v)
         z = z.transpose(1, 2)
     z = tap("z", layer, z)
     out = parts.out(z.reshape(*z.shape[:2], -1))
@@ -124,7 +124,7 @@ def _queries_keys_values(
     k = given.get("k", fresh.get("k"))
     v = tap("v", layer, given.get("v", fresh.get("v")))  # type: ignore[arg-type]
     if need_k or "k" in given:
-        k = grid.rotate(_head_norm(net, layer, tap("k", layer, k), tap, "k"))  # type: ignore[arg-type]
+        k = grid.rotate(head_norm(net, layer, tap("k", layer, k), "k", tap))  # type: ignore[arg-type]
     else:
         k = given.get("k_rot", v)  # with the scores given the keys are not read
     k = tap("k_rot", layer, k) if not {"scores", "pattern"} & set(given) else k
@@ -133,7 +133,7 @@ def _queries_keys_values(
         assert q is not None
         if tail is not None and q.shape[1] != tail.held.columns.shape[-1]:
             q = tail.narrow(q)
-        q = here.rotate(_head_norm(net, layer, tap("q", layer, q), tap, "q"))
+        q = here.rotate(head_norm(net, layer, tap("q", layer, q), "q", tap))
     else:
         q = given.get("q_rot", v)
     q = tap("q_rot", layer, q) if not {"scores", "pattern"} & set(given) else q
@@ -184,7 +184,8 @@ def unpack(net: Net, fused: Float[Tensor, "batch pos packed"]) -> tuple[Tensor, 
     return q, k, v
 
 
-def _head_norm(net: Net, layer: int, x: Tensor, tap: Tap, which: str) -> Tensor:
+def head_norm(net: Net, layer: int, x: Tensor, which: str, tap: Tap = NO_TAP) -> Tensor:
+    """Queries or keys through their own norm, where the family has one."""
     norm = getattr(net.layers[layer], f"{which}_norm")
     if norm is None:
         return x
@@ -192,7 +193,7 @@ def _head_norm(net: Net, layer: int, x: Tensor, tap: Tap, which: str) -> Tensor:
     return tap(f"{which}_norm", layer, y)
 
 
-def _after_prefix(prefix: KeyValue | None, k: Tensor, v: Tensor) -> KeyValue:
+def after_prefix(prefix: KeyValue | None, k: Tensor, v: Tensor) -> KeyValue:
     """Keys and values of all columns. The prefix has the base run's rows, shared by every edit of a pack."""
     if prefix is None:
         return k, v
@@ -209,22 +210,28 @@ def _joined(
     return full
 
 
-def _per_query_head(x: Float[Tensor, "batch kv_head pos d"], group: int) -> Float[Tensor, "batch head pos d"]:
+def per_query_head(x: Float[Tensor, "batch kv_head pos d"], group: int) -> Float[Tensor, "batch head pos d"]:
     """Each kv head once for every query head that shares it."""
     return x if group == 1 else x.repeat_interleave(group, 1)
 
 
-def _pattern(
-    net: Net, layer: int, q: Tensor, k: Tensor, grid: Grid, tap: Tap, given: Mapping[str, Tensor]
+def attend(
+    net: Net,
+    layer: int,
+    q: Tensor,
+    k: Tensor,
+    grid: Grid,
+    tap: Tap = NO_TAP,
+    given: Mapping[str, Tensor] = NO_TENSORS,
 ) -> Float[Tensor, "batch head query key"]:
-    """Attention probabilities of the grid's queries over all keys."""
+    """Attention probabilities of the grid's queries over all keys; queries and keys by query head, rotated."""
     parts = net.layers[layer]
     allowed = grid.allowed(parts.window).to(q.device)
     pattern = given.get("pattern")
     if pattern is None:
         scores = given.get("scores")
         if scores is None:
-            scores = torch.matmul(q, _per_query_head(k, net.geometry.group).transpose(2, 3)) * parts.scale
+            scores = torch.matmul(q, k.transpose(2, 3)) * parts.scale
             if parts.cap is not None:
                 scores = torch.tanh(scores / parts.cap) * parts.cap
             scores = scores.masked_fill(~allowed, torch.finfo(scores.dtype).min)

@@ -2,7 +2,7 @@
 
 Rows are of three kinds, half of each begun with `<bos>`:
 
-- single: one sentence of one of the three tasks, padded on the right;
+- single: one sentence of one of the three tasks, at a random offset, padded on the right;
 - packed: sentences one after another, closed by full stops and cut at the row's end;
 - repetition: a segment of random tokens repeated to the row's end, its period random. Only these teach
   induction, and they must be there from the first step for induction heads to form.
@@ -32,8 +32,9 @@ from interp.training.vocabulary import BOS, PAD, SPECIAL, encode, vocabulary
 
 T = TypeVar("T")
 FREE = 0.05
-WEIGHTS = {"ioi": 5.0, "greater_than": 5.0, "subject_verb": 8.0, "repetition": 0.4}
+WEIGHTS = {"ioi": 5.0, "greater_than": 5.0, "subject_verb": 8.0, "repetition": 0.7}
 HELD_OUT_SHARE = 0.15
+STRAY = (*lexicon.PLACES, *lexicon.OBJECTS, *lexicon.EVENTS)
 KINDS = ("ioi", "greater_than", "subject_verb")
 
 
@@ -64,9 +65,9 @@ class Mix:
     subject_verb: float = 0.2
 
 
-EARLY = Mix(repeated=40, packed=4, length=32, longest=15)
-LATE = Mix(repeated=24, packed=4, length=64, longest=32)
-EARLY_STEPS = 1000
+EARLY = Mix(repeated=48, packed=2, length=32, longest=15, single=40)
+LATE = Mix(repeated=20, packed=4, length=64, longest=32)
+EARLY_STEPS = 900
 
 
 def held_out(a: str, b: str) -> bool:
@@ -151,22 +152,44 @@ def sentence_of(rng: random.Random, mix: Mix, used: Sequence[str]) -> tuple[str,
     return kind, greater_than_sentence(rng) if kind == "greater_than" else subject_verb_sentence(rng)
 
 
-def text_row(rng: random.Random, length: int, mix: Mix, most: int | None = None) -> Row:
-    """Sentences up to `length` tokens, or the first `most` of them and padding."""
+def text_row(rng: random.Random, length: int, mix: Mix) -> Row:
+    """Sentences one after another, cut at `length` tokens."""
     tokens, weights = _start(rng)
     used: list[str] = []
-    made = 0
-    while len(tokens) < length and made != most:
+    while len(tokens) < length:
         kind, sentence = sentence_of(rng, mix, used)
         used += sentence.names
-        prompt = encode(sentence.text)
-        tokens += [*prompt, *encode(sentence.answer + ".")]
-        weights += [FREE] * len(prompt) + [WEIGHTS[kind] if sentence.decided else FREE, FREE]
-        made += 1
+        _append(tokens, weights, kind, sentence)
+    return Row(tuple(tokens[:length]), tuple(weights[:length]))
+
+
+def single_row(rng: random.Random, length: int, mix: Mix) -> Row:
+    """One sentence, padded on the right; every other one stands behind a few stray words and a full stop.
+
+    The stray words (never names, so no held-out pair arises) move it to other positions, so that what the
+    model learns to look for is words and not columns.
+    """
+    kind, sentence = sentence_of(rng, mix, ())
+    tokens, weights = _start(rng)
+    body: list[int] = []
+    marks: list[float] = []
+    _append(body, marks, kind, sentence)
+    room = length - len(tokens) - len(body) - 1
+    if room > 0 and rng.random() < 0.5:
+        stray = [vocabulary()[_choice(rng, STRAY)] for _ in range(rng.randint(1, room))]
+        tokens += [*stray, vocabulary()["."]]
+        weights += [0.0] * (len(stray) + 1)
+    tokens += body
+    weights += marks
     padding = length - len(tokens)
     tokens += [vocabulary()[PAD]] * padding
-    weights += [0.0] * padding
-    return Row(tuple(tokens[:length]), tuple(weights[:length]))
+    return Row(tuple(tokens), tuple(weights + [0.0] * padding))
+
+
+def _append(tokens: list[int], weights: list[float], kind: str, sentence: Sentence) -> None:
+    prompt = encode(sentence.text)
+    tokens += [*prompt, *encode(sentence.answer + ".")]
+    weights += [FREE] * len(prompt) + [WEIGHTS[kind] if sentence.decided else FREE, FREE]
 
 
 def repetition_row(rng: random.Random, length: int, mix: Mix) -> Row:
@@ -192,7 +215,7 @@ def rows(seed: int, step: int, mix: Mix) -> tuple[list[Row], list[Row]]:
     rng = random.Random(f"{seed}:{step}")
     long = [repetition_row(rng, mix.length, mix) for _ in range(mix.repeated)]
     long += [text_row(rng, mix.length, mix) for _ in range(mix.packed)]
-    return long, [text_row(rng, mix.short, mix, most=1) for _ in range(mix.single)]
+    return long, [single_row(rng, mix.short, mix) for _ in range(mix.single)]
 
 
 def mix_at(step: int) -> Mix:

@@ -72,7 +72,7 @@ def recipe() -> Recipe:
     return Recipe(
         name="toy-ioi",
         summary="A 3-layer GPT-2 on a word-level grammar: indirect objects, induction, greater-than, agreement.",
-        settings=Settings(steps=2600, lr=3e-3, warmup=50, checkpoint_every=200),
+        settings=Settings(steps=3000, lr=3e-3, warmup=50, checkpoint_every=200),
         model=model,
         batches=batches,
         evaluate=figures,
