@@ -161,11 +161,11 @@ def resolve_all(addresses: Iterable[str | Address] | str, geometry: Geometry) ->
 
 
 def _lookup(name: str, geometry: Geometry) -> Site:
+    if name in SITES and SITES[name].has(geometry):
+        return SITES[name]
     exist = [s.name for s in sites_of(geometry)]
     if name not in SITES:
         raise unknown("site", name, exist)
-    if name not in exist:
-        near = [n for n in nearest(name, exist) if n != name]
-        hint = f"; nearest: {', '.join(near)}" if near else ""
-        raise UserError(f"this model has no site {name!r} ({SITES[name].meaning}){hint}. It has: {', '.join(exist)}")
-    return SITES[name]
+    near = [n for n in nearest(name, exist) if n != name]
+    hint = f"; nearest: {', '.join(near)}" if near else ""
+    raise UserError(f"this model has no site {name!r} ({SITES[name].meaning}){hint}. It has: {', '.join(exist)}")

@@ -64,6 +64,7 @@ class RunTap:
         self.functions = functions or {}
         self.capture = frozenset(capture)
         self.acts: dict[Address, Tensor] = {}
+        self.settled: dict[Address, Tensor] = {}
         self.reached: set[Address] = set()
         self.roots: list[Tensor] = []
         """Where the graph starts: the embedding, made a leaf so that no parameter's gradient is needed."""
@@ -82,6 +83,8 @@ class RunTap:
         if self.graph and site == "embed":
             x = x.detach().requires_grad_(True)
             self.roots.append(x)
+        elif self.graph:
+            x = x.view_as(x)  # a node of its own: where two sites hold one tensor, each has its own gradient
         for edit in self.edits.get(address, ()):
             ctx = EditContext(row, layer, self.geometry, self.held, edit.selection, self.base)
             x = edit.apply(x, ctx)
@@ -92,20 +95,22 @@ class RunTap:
             elif x.requires_grad:
                 x.register_hook(_gradient_hook(fn, ctx))
         if address in self.capture:
+            if self.graph and not x.requires_grad:  # an edit cut the graph: it starts again here
+                x = x.detach().requires_grad_(True)
             self.acts[address] = x if self.graph else x.detach()
         return x
 
     def settle(self, site: str, layer: int | None, x: Tensor) -> None:
-        """Replace a capture by what the pass goes on with, where it undoes part of an edit (masked entries)."""
+        """What the pass goes on with, where it undoes part of an edit (masked entries): that is captured."""
         if Address(site, layer) in self.capture:
-            self.acts[Address(site, layer)] = x if self.graph else x.detach()
+            self.settled[Address(site, layer)] = x.detach()
 
     def captured(self) -> dict[str, Tensor]:
         """Captures by address; raises where a site was asked for and never reached."""
         missed = {Address(s, layer) for s, layer in self._busy} - self.reached
         if missed:
             raise UserError(f"the forward pass never reached {', '.join(map(str, sorted(missed, key=str)))}")
-        return {str(a): t.detach() for a, t in self.acts.items()}
+        return {str(a): self.settled.get(a, t).detach() for a, t in self.acts.items()}
 
 
 def _gradient_hook(fn: UserFunction, ctx: EditContext) -> Callable[[Tensor], Tensor | None]:

@@ -39,6 +39,7 @@ from interp.models.forward import final_norm
 from interp.models.grid import Grid
 from interp.models.model import Model
 from interp.models.net import Net
+from interp.results.rowlog import RowLog
 from interp.tasks.values import Side, Task
 
 CORRUPT = Recipe()
@@ -57,9 +58,11 @@ def edge_effects(
     side: Side = "clean",
     options: Options = DEFAULT,
     progress: Progress | None = None,
+    log: RowLog | None = None,
 ) -> Effects:
     """The effect of ablating each edge alone (all of the graph's by default), in the metric's unit.
 
+    With a row log, edges are recorded as they are computed and those it holds are not computed again.
     Raises UserError for an edge the model lacks, and for pairs of unequal length with the corrupt ablation.
     """
     graph = Graph(model.geometry, ungrouped)
@@ -68,7 +71,17 @@ def edge_effects(
     replacement = replacement_for(model, sides.task, recipe)
     reader = sides.reader(side)
     base = base_run(model, reader.prompts, edge_addresses(model.geometry))
-    values = edge_values(base, reader, ablated_sources(base, replacement), graph, wanted, options, progress)
+    ablated = ablated_sources(base, replacement)
+    found = dict(_recorded(log, wanted))
+    todo = [e for e in wanted if e not in found]
+    for part, rows in edge_values(base, reader, ablated, graph, todo, options):
+        for edge, row in zip(part, rows.tolist(), strict=True):
+            found[edge] = row
+            if log is not None:
+                log.add({"edge": str(edge)}, {"values": row})
+        if progress is not None:
+            progress(len(found), len(wanted))
+    values = torch.tensor([found[e] for e in wanted], dtype=base.final.dtype)
     about = {"method": "edge patch", "algorithm": "edges", "granularity": "edge", "ablation": replacement.name,
              "direction": "ablate", "components": "ungrouped" if ungrouped else "grouped"}  # fmt: skip
     keys = [{"src": str(e.src), "dst": str(e.dst)} for e in wanted]
@@ -87,6 +100,13 @@ def edge_addresses(g: Geometry) -> list[Address]:
     return list(dict.fromkeys([*source_addresses(g), *every]))
 
 
+def _recorded(log: RowLog | None, edges: Sequence[Edge]) -> Iterator[tuple[Edge, list[float]]]:
+    for edge in edges if log is not None else ():
+        row = log.get({"edge": str(edge)}) if log is not None else None
+        if row is not None:
+            yield edge, row["values"]
+
+
 def edge_values(
     base: Base,
     reader: Reader,
@@ -94,26 +114,18 @@ def edge_values(
     graph: Graph,
     edges: Sequence[Edge],
     options: Options = DEFAULT,
-    progress: Progress | None = None,
-) -> Tensor:
-    """The metric with each edge ablated alone, `[edge, prompt]`."""
+) -> Iterator[tuple[list[Edge], Tensor]]:
+    """The metric with each edge ablated alone: edges that share a place, and their values `[edge, prompt]`."""
     live, net = live_sources(base), base.net
     pre = [base.at("attn_out_pre", i) for i in range(graph.geometry.layers)] if graph.geometry.post_norm else []
-    out: Tensor | None = None
-    done = 0
     for members in _chunks(graph, edges):
-        nodes = sorted({edges[i].src for i in members}, key=graph.source_index.__getitem__)
+        part = [edges[i] for i in members]
+        nodes = sorted({e.src for e in part}, key=graph.source_index.__getitem__)
         with torch.no_grad():
             change = deltas(net, live, ablated, nodes, pre)
-            held = _Inputs(base, edges[members[0]].dst, nodes, change, graph)
-            interventions = [[held.edit(edges[i])] for i in members]
-        plan = make_plan(base.model, interventions, reader, options, base)
-        values = plan.run(None if progress is None else lambda n, _, d=done: progress(d + n, len(edges)))
-        if out is None:
-            out = values.new_zeros(len(edges), values.shape[1])
-        out[torch.tensor(members)] = values
-        done += len(members)
-    return torch.zeros(0, reader.task.n) if out is None else out
+            held = _Inputs(base, part[0].dst, nodes, change, graph)
+            interventions = [[held.edit(e)] for e in part]
+        yield part, make_plan(base.model, interventions, reader, options, base).run()
 
 
 def _chunks(graph: Graph, edges: Sequence[Edge]) -> Iterator[list[int]]:

@@ -33,7 +33,8 @@ class Effects:
     keys: tuple[Key, ...]
     """What each row edited: columns of the effect schema."""
     values: Float[Tensor, "row prompt"]
-    baseline: Float[Tensor, " prompt"]
+    baseline: Float[Tensor, "*row prompt"]
+    """The unedited base run's: one number a prompt, or one for each row and prompt."""
     clean: Float[Tensor, " prompt"]
     corrupt: Float[Tensor, " prompt"]
     task: Task
@@ -65,7 +66,8 @@ class Effects:
         clean, corrupt = _array(self.clean), _array(self.corrupt)
         return effect_rows(
             [dict(k) for k in self.keys], _array(self.values), _array(self.baseline), self.resampling(),
-            clean=clean, corrupt=corrupt, seed=self.seed, **self.about,
+            clean=None if np.isnan(clean).all() else clean, corrupt=None if np.isnan(corrupt).all() else corrupt,
+            seed=self.seed, **self.about,
         )  # fmt: skip
 
     def examples(self) -> pd.DataFrame:

@@ -263,13 +263,12 @@ def _through_inputs(
     for which in "qkv":
         if not tap.wants(f"{which}_input", layer):
             continue
-        copies = resid[:, :, None].expand(-1, -1, fresh[which].shape[2], -1).detach().clone()
-        copies.requires_grad_(torch.is_grad_enabled())
+        copies = resid[:, :, None].expand(-1, -1, fresh[which].shape[2], -1).clone()
         edited = tap(f"{which}_input", layer, copies)
-        if edited is copies and not torch.is_grad_enabled():
+        if edited is copies:
             continue
         own = project_heads(net, layer, edited, which, grid)
-        changed[which] = fresh[which] + (own - project_heads(net, layer, copies.detach(), which, grid))
+        changed[which] = fresh[which] + (own - project_heads(net, layer, copies, which, grid))
     return changed
 
 
@@ -287,12 +286,9 @@ def project_heads(
 
 def _through_head_outputs(parts: LayerParts, layer: int, z: Tensor, out: Tensor, tap: Tap) -> Tensor:
     weight = rearrange(matrix(parts.out), "(head d_head) d_model -> head d_head d_model", head=z.shape[2])
-    heads = torch.einsum("bphd,hdm->bphm", z.detach(), weight)
-    heads.requires_grad_(torch.is_grad_enabled())
+    heads = torch.einsum("bphd,hdm->bphm", z, weight)
     edited = tap("head_out", layer, heads)
-    if edited is heads and not torch.is_grad_enabled():
-        return out
-    return out + (edited - heads.detach()).sum(2)
+    return out if edited is heads else out + (edited - heads).sum(2)
 
 
 def mlp(
@@ -322,9 +318,6 @@ def mlp(
 
 def _through_mlp_input(net: Net, layer: int, resid: Tensor, x: Tensor, tap: Tap) -> Tensor:
     norm = net.layers[layer].ln2
-    own = resid.detach().clone()
-    own.requires_grad_(torch.is_grad_enabled())
+    own = resid.clone()
     edited = tap("mlp_in", layer, own)
-    if edited is own and not torch.is_grad_enabled():
-        return x
-    return x + (norm(edited) - norm(own.detach()))
+    return x if edited is own else x + (norm(edited) - norm(own))

@@ -63,13 +63,15 @@ def blocks(
     return resid
 
 
-def final_norm(net: Net, resid: Float[Tensor, "batch pos d_model"], tap: Tap = NO_TAP) -> Tensor:
+def final_norm(net: Net, resid: Float[Tensor, "*rows pos d_model"], tap: Tap = NO_TAP) -> Tensor:
     """The residual after the last block to what the unembedding receives."""
     out = through_scale(net.final, resid, net.final(resid), "ln_final_scale", None, tap)
     return tap("ln_final", None, out)
 
 
-def unembed(net: Net, x: Float[Tensor, "batch pos d_model"], tap: Tap = NO_TAP) -> Float[Tensor, "batch pos d_vocab"]:
+def unembed(
+    net: Net, x: Float[Tensor, "*rows pos d_model"], tap: Tap = NO_TAP
+) -> Float[Tensor, "*rows pos d_vocab"]:
     """What the unembedding receives to logits, soft-cap included."""
     logits = x if net.unembed is None else net.unembed(x)
     return tap("logits", None, cap_logits(net, logits, tap))

@@ -15,6 +15,7 @@ import torch
 
 from interp.interventions.audit import rules
 from interp.interventions.audit.bench import SETTINGS, Bench, benches
+from interp.interventions.audit.gradients import gradients
 from interp.interventions.audit.random_edits import random_edits
 from interp.interventions.audit.records import Audit, AuditRow
 from interp.models.model import Model
@@ -25,7 +26,7 @@ TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-5, torch.float16: 2e-2, torc
 Rule = Callable[[Bench], None]
 EVERYWHERE: tuple[Rule, ...] = (
     rules.no_op, rules.masked, rules.checkpoint_logits, rules.cuts, rules.closures, rules.row_swap,
-    rules.values_agree, random_edits,
+    rules.values_agree, random_edits, gradients,
 )  # fmt: skip
 ONCE: tuple[Rule, ...] = (rules.lacking, rules.padding)
 """Rules that bring their own prompts, or none: tried under the first setting only."""
