@@ -13,7 +13,6 @@ import importlib.util
 import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from importlib.machinery import PathFinder
 from importlib.metadata import entry_points
 from pathlib import Path
 
@@ -64,14 +63,17 @@ def source_of(module: str) -> Path | None:
         spec = importlib.util.find_spec(top)
     except (ImportError, ValueError):
         return None
-    name = top
-    for part in rest:
-        if spec is None or spec.submodule_search_locations is None:
-            return None
-        name = f"{name}.{part}"
-        spec = PathFinder.find_spec(name, list(spec.submodule_search_locations))
-    origin = None if spec is None else spec.origin
-    return Path(origin) if origin and origin.endswith(".py") else None
+    if spec is None:
+        return None
+    if not rest:
+        return Path(spec.origin) if spec.origin and spec.origin.endswith(".py") else None
+    # by folders: import's own finders want the packages above a namespace package imported
+    for folder in map(Path, spec.submodule_search_locations or ()):
+        inside = folder.joinpath(*rest)
+        for path in (inside.with_suffix(".py"), inside / "__init__.py"):
+            if path.is_file():
+                return path
+    return None
 
 
 def first_line(target: str) -> str:

@@ -40,9 +40,11 @@ def unknown(kind: str, name: object, choices: list[str]) -> UserError:
 class Registry(Generic[T]):
     """Named rows of one kind. Duplicate names are refused; unknown names raise with the nearest ones."""
 
-    def __init__(self, kind: str, group: str | None = None) -> None:
+    def __init__(self, kind: str, group: str | None = None, of: type | None = None) -> None:
         self.kind = kind
         self.group = group
+        self.of = of
+        """What a row from an entry point must be an instance of, where that is checked."""
         self._rows: dict[str, T] = {}
         self._points: dict[str, EntryPoint] | None = None
 
@@ -89,7 +91,19 @@ class Registry(Generic[T]):
             point = self._outside().get(name)
             if point is None:
                 raise unknown(self.kind, name, self.names())
-            row = point.load()
+            row = self._load(point)
             # the module behind the entry point may have registered the row itself while loading
             self._rows.setdefault(name, row)
         return self._rows[name]
+
+    def _load(self, point: EntryPoint) -> T:
+        """The row behind an entry point; UserError, naming the package that brought it, where there is none."""
+        brought = f" of package {point.dist.name}" if point.dist else ""
+        where = f"{self.kind} {point.name!r}{brought} ({point.value})"
+        try:
+            row: T = point.load()
+        except (ImportError, AttributeError) as e:
+            raise UserError(f"{where} cannot be loaded: {e}") from e
+        if self.of is not None and not isinstance(row, self.of):
+            raise UserError(f"{where} is a {type(row).__name__}, a {self.of.__name__} was expected")
+        return row

@@ -10,6 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
+from interp.cli.sweep import app as sweep
 from interp.registry import UserError
 
 app = typer.Typer(
@@ -18,6 +19,7 @@ app = typer.Typer(
 )  # fmt: skip
 results = typer.Typer(help="Finished cells: list, show, compare, export.", no_args_is_help=True)
 app.add_typer(results, name="results")
+app.add_typer(sweep, name="sweep")
 
 INTERRUPTED = "interrupted; rows computed so far are kept, the same command resumes"
 

@@ -148,17 +148,15 @@ class EditContext:
         return self._align(donor if wanted is None else donor[wanted], theirs)
 
     def _align(self, donor: Tensor, theirs: Prompts) -> Tensor:
-        mine, places = self.prompts, self.selection.pos
-        by_label = places is not None and any(
-            isinstance(p, str) and not (p in theirs.labels and torch.equal(mine.real_index(p), theirs.real_index(p)))
-            for p in places
-        )
+        mine, places = self.prompts, self.selection.pos or ()
+        named = [p for p in places if isinstance(p, str)]
+        moved = any(not (p in theirs.labels and torch.equal(mine.real_index(p), theirs.real_index(p))) for p in named)
         same_grid = theirs is mine or (
             mine.width == theirs.width and (not (mine.padded or theirs.padded) or torch.equal(mine.mask, theirs.mask))
         )
-        if same_grid and not by_label:
+        if same_grid and not moved:
             return self.held.take(donor, self.token_axis)
-        if not by_label or "key" in self.site.axes:
+        if not named or "key" in self.site.axes:
             _same_lengths(mine, theirs)
         source = self._donor_columns(theirs)
         aligned = Held(theirs, source, False).take(donor, self.token_axis)

@@ -57,7 +57,7 @@ class Site:
         return tuple(sizes.get(a, a) for a in self.axes)
 
 
-SITES: Registry[Site] = Registry("site", group="interp.sites")
+SITES: Registry[Site] = Registry("site", group="interp.sites", of=Site)
 
 
 def register_site(site: Site) -> Site:

@@ -67,7 +67,8 @@ class RunTap:
         self.settled: dict[Address, Tensor] = {}
         self.reached: set[Address] = set()
         self.roots: list[Tensor] = []
-        """Where the graph starts: the embedding, made a leaf so that no parameter's gradient is needed."""
+        """Where the backward pass must go: the embedding, made a leaf so that no parameter's gradient is needed,
+        and the sites of backward functions."""
         self._busy = {(a.site, a.layer) for a in (*self.edits, *self.functions, *self.capture)}
         if graph:
             self._busy.add(("embed", None))
@@ -92,11 +93,12 @@ class RunTap:
             ctx = EditContext(row, layer, self.geometry, self.held, base=self.base)
             if direction == "forward":
                 x = _same_shape(call_user(fn, x, ctx), x, ctx)
-            elif x.requires_grad:
+            elif self.graph:
+                x = _root(x)
                 x.register_hook(_gradient_hook(fn, ctx))
+                self.roots.append(x)  # or the backward pass might not come by here
         if address in self.capture:
-            if self.graph and not x.requires_grad:  # an edit cut the graph: it starts again here
-                x = x.detach().requires_grad_(True)
+            x = _root(x) if self.graph else x
             self.acts[address] = x if self.graph else x.detach()
         return x
 
@@ -111,6 +113,11 @@ class RunTap:
         if missed:
             raise UserError(f"the forward pass never reached {', '.join(map(str, sorted(missed, key=str)))}")
         return {str(a): self.settled.get(a, t).detach() for a, t in self.acts.items()}
+
+
+def _root(x: Tensor) -> Tensor:
+    """A tensor that gradients reach: where an edit cut the graph, or weights are frozen, it starts again here."""
+    return x if x.requires_grad else x.detach().requires_grad_(True)
 
 
 def _gradient_hook(fn: UserFunction, ctx: EditContext) -> Callable[[Tensor], Tensor | None]:

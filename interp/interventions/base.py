@@ -17,8 +17,9 @@ from interp.hooks.addresses import Address
 from interp.hooks.context import Held
 from interp.hooks.taps import RunTap
 from interp.hooks.values import Prompts, Run
+from interp.interventions.entry import FINAL
 from interp.models.block import KeyValue
-from interp.models.forward import blocks, embed
+from interp.models.forward import blocks, embed, final_norm
 from interp.models.grid import Grid
 from interp.models.model import Model
 from interp.models.net import Net
@@ -57,12 +58,15 @@ class Base:
 
 def base_run(model: Model, prompts: Prompts, capture: Iterable[Address]) -> Base:
     """Run the prompts unedited, keeping the addresses named."""
-    net = model.net
-    held = Held.all(prompts)
-    tap = RunTap(net.geometry, held, capture=list(capture))
+    net, wanted = model.net, list(capture)
+    prompts = model.prompts(prompts)
+    model._refuse_container_hooks(net)
+    tap = RunTap(net.geometry, Held.all(prompts), capture=wanted)
     grid = Grid.of(net, prompts, net.dtype)
     with torch.no_grad():
         final = blocks(net, embed(net, prompts.tokens, grid, tap), grid, tap)
+        if any(a.site in FINAL for a in wanted):
+            final_norm(net, final, tap)
     acts = tap.captured()
     empty = final.new_empty(len(prompts), 0, 0)
     return Base(model, net, prompts, Run(prompts, empty, acts, layers=net.geometry.layers), final)

@@ -46,6 +46,8 @@ from interp.registry import UserError
 from interp.tasks.values import Side, Task
 
 Masks = Bool[Tensor, "circuit source slot"]
+Gates = Float[Tensor, "circuit source slot"]
+"""Shares between 0 (ablated) and 1 (live), for masks that are learned; gradients flow to them."""
 
 
 def circuit_effects(
@@ -156,12 +158,12 @@ def _lowest_read(reader: Reader) -> int:
 class CircuitPass:
     """One pass over the layers for several circuits at once: rows are circuits × prompts."""
 
-    def __init__(self, runner: CircuitRunner, masks: Masks) -> None:
+    def __init__(self, runner: CircuitRunner, masks: Masks | Gates) -> None:
         self.runner, self.base, self.graph = runner, runner.base, runner.graph
         self.net: Net = runner.base.net
         self.circuits, self.first = len(masks), runner.first
-        self.out = ~masks
-        """Edges outside each circuit: their source is ablated for that slot."""
+        self.out = ~masks if masks.dtype == torch.bool else 1 - masks
+        """Edges outside each circuit, or the share that is outside: their source is ablated for that slot."""
         prompts = self.base.prompts
         packed = prompts.repeat(self.circuits) if prompts.padded else prompts
         columns = torch.arange(self.first, prompts.width, device=prompts.device)
@@ -259,7 +261,9 @@ class CircuitPass:
         x = self._inputs(slots, self.resid)
         x = self.net.layers[layer].ln1(x) if g.pre_norm else x
         if g.qk_positions and part in "qk":
-            x = x + self.net.pos_embed(self.grid.positions)  # type: ignore[misc]
+            places = self.net.pos_embed(self.grid.positions)  # type: ignore[misc]
+            # padded prompts: each circuit's rows have positions of their own
+            x = x + (places if len(places) == 1 else places.unflatten(0, (self.circuits, 1, -1)))
         weight, bias = {"q": (w.W_Q, w.b_Q), "k": (w.W_K, w.b_K), "v": (w.W_V, w.b_V)}[part]
         if part != "q":
             share = g.heads // len(weight) if self.graph.ungrouped else 1

@@ -97,7 +97,7 @@ def edge_addresses(g: Geometry) -> list[Address]:
     sites += ["mlp_out"] if g.mlp else []
     sites += ["attn_out_pre"] if g.post_norm else []
     every = [Address(site, layer) for layer in range(g.layers) for site in sites]
-    return list(dict.fromkeys([*source_addresses(g), *every]))
+    return list(dict.fromkeys([*source_addresses(g), *every, Address("ln_final", None)]))
 
 
 def _recorded(log: RowLog | None, edges: Sequence[Edge]) -> Iterator[tuple[Edge, list[float]]]:

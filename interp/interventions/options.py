@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
     from interp.interventions.plan import Options
 
 
+@runtime_checkable
 class Settings(Protocol):
     """What is read off an experiment's context."""
 

@@ -65,7 +65,7 @@ def patch(
     base: Side = "corrupt" if direction == "denoise" else "clean"
     donor_side: Side = "clean" if direction == "denoise" else "corrupt"
     found = units(model.geometry, sides.task.prompts(base), sites, by, labels)
-    donor = model.run(sides.task.prompts(donor_side), capture=sorted({str(u.address) for u in found}))
+    donor = sides.run(donor_side, sorted({str(u.address) for u in found}))
     about = {
         "method": "patch", "direction": direction, "granularity": by, "ablation": f"{donor_side} run",
         "algorithm": "single",

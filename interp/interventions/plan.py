@@ -202,7 +202,7 @@ def needed(resolved: Sequence[tuple[tuple[Address, Edit], ...]], g: Geometry, op
     if options.prefix and g.causal:
         for layer in range(lowest, g.layers):
             want[Address("k_rot", layer)] = want[Address("v", layer)] = None
-    return [a for a in want if SITES[a.site].in_block or a.site in ("embed", "pos_embed")]
+    return [a for a in want if SITES[a.site].in_block or a.site in ("embed", "pos_embed", *FINAL)]
 
 
 def _item(index: int, edits: tuple[tuple[Address, Edit], ...], base: Base, reader: Reader, options: Options) -> Item:
@@ -247,7 +247,7 @@ def _first_change(address: Address, edit: Edit, base: Base) -> int | None:
     """First column where the edit's value differs from the base run's; None where it changes nothing."""
     if edit.needs_base:
         return None
-    if address.site in FINAL:
+    if address.site in FINAL and str(address) not in base.run.acts:
         return 0
     site = SITES[address.site]
     held = Held.all(base.prompts)

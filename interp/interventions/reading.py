@@ -6,6 +6,7 @@ distribution gets the whole vocabulary at the answer positions; one that needs e
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -13,12 +14,16 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from interp.hooks.context import Held
 from interp.hooks.values import Prompts
 from interp.metric_values import LogitsView, Metric, Reads, view_columns
-from interp.models.forward import cap_logits, unembed
+from interp.models.forward import cap_logits, final_norm, unembed
 from interp.models.net import Net
 from interp.models.weights import unembedding
 from interp.tasks.values import Answers, Side, Task
+
+LOGITS = 1 << 26
+"""Logits held at a time where a metric reads the vocabulary."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,24 +54,43 @@ class Reader:
 
     def view(self, x: Float[Tensor, "row kept d_model"]) -> LogitsView:
         """The metric's view, from what the unembedding receives at the columns read."""
+        return next(self.views(x[None]))
+
+    def views(self, x: Float[Tensor, "item row kept d_model"]) -> Iterator[LogitsView]:
+        """The view of each of several runs, their logits computed together."""
         if self.reads == "answers":
-            return LogitsView(self._scores(x[:, 0], "right"), self._scores(x[:, 0], "wrong"), side=self.side)
-        logits = unembed(self.net, x)
-        if self.reads == "vocab":
-            return LogitsView(vocab=logits, side=self.side)
-        return LogitsView(full=logits, side=self.side)
+            right, wrong = (self._scores(x[:, :, 0], which) for which in ("right", "wrong"))
+            for r, w in zip(right, wrong, strict=True):
+                yield LogitsView(r, w, side=self.side)
+            return
+        numbers = x.shape[1] * x.shape[2] * self.net.geometry.d_vocab
+        for part in x.split(max(1, LOGITS // numbers)):
+            for logits in unembed(self.net, part.flatten(0, 1)).view(*part.shape[:3], -1):
+                whole = self.reads == "all"
+                yield LogitsView(full=logits, side=self.side) if whole else LogitsView(vocab=logits, side=self.side)
+
+    def view_of_final(self, resid: Float[Tensor, "row pos d_model"]) -> LogitsView:
+        """The metric's view, from the residual after the last block at all columns."""
+        columns = self.columns
+        if columns is not None:
+            resid = Held(self.prompts, columns, False).take(resid)
+        return self.view(final_norm(self.net, resid))
 
     def values(self, x: Float[Tensor, "row kept d_model"]) -> Float[Tensor, " prompt"]:
         """The metric, one number per prompt."""
         return self.metric.from_view(self.view(x), self.task, self.reference)
 
+    def values_of(self, x: Float[Tensor, "item row kept d_model"]) -> list[Float[Tensor, " prompt"]]:
+        """The metric of each of several runs."""
+        return [self.metric.from_view(view, self.task, self.reference) for view in self.views(x)]
+
     def of_logits(self, logits: Float[Tensor, "row pos d_vocab"]) -> Float[Tensor, " prompt"]:
         """The metric from a whole run's logits."""
         return self.metric(logits, self.task, self.side, self.reference)
 
-    def _scores(self, x: Float[Tensor, "row d_model"], which: str) -> Float[Tensor, "row answer"]:
+    def _scores(self, x: Float[Tensor, "item row d_model"], which: str) -> Float[Tensor, "item row answer"]:
         weight, bias = self._directions[which]
-        logits = torch.einsum("bd,bad->ba", x, weight)
+        logits = torch.einsum("ird,rad->ira", x, weight)
         return cap_logits(self.net, logits if bias is None else logits + bias)
 
     @cached_property

@@ -97,14 +97,17 @@ def plain_value(plan: Plan, item: Item) -> Float[Tensor, " prompt"]:
 
 
 def baseline(plan: Plan) -> Float[Tensor, " prompt"]:
-    """The metric of the unedited base run, read the way the plan reads."""
-    reader, base = plan.reader, plan.base
-    if plan.options.plain or not plan.options.prefix:
-        return reader.of_logits(plan.model.run(reader.prompts).logits)
-    resid, columns = base.final, reader.columns
-    if columns is not None:
-        resid = Held(base.prompts, columns, False).take(resid)
-    return reader.values(final_norm(base.net, resid))
+    """The metric of the unedited base run, read the way the plan reads. Computed once for a plan."""
+    reader = plan.reader
+    if "baseline" not in plan.notes:
+        if plan.options.plain or not plan.options.prefix or plan.model._functions:
+            plan.notes["baseline"] = reader.of_logits(plan.model.run(reader.prompts).logits)
+        else:
+            with torch.no_grad():
+                view = reader.view_of_final(plan.base.final)
+                plan.notes["baseline"] = reader.metric.from_view(view, reader.task, reader.reference)
+    value: Tensor = plan.notes["baseline"]
+    return value
 
 
 def verify(plan: Plan, values: Float[Tensor, "intervention prompt"], base_value: Tensor, sample: int = 3) -> None:
@@ -147,19 +150,19 @@ class PassTap:
         if not todo:
             return x
         held = self.held_at(site, layer)
+        if len(self.items) == 1:  # the plain run's own way, to the bit
+            for _, edit in todo:
+                x = edit.apply(x, self._context(site, layer, held, edit))
+            return x
         x = x.clone()
         each = x.view(len(self.items), -1, *x.shape[1:])
         for slot, edit in todo:
-            ctx = EditContext(
-                SITES[site],
-                layer,
-                self.base.net.geometry,
-                held,
-                edit.selection,
-                self.base.run if edit.needs_base else None,
-            )
-            edit.apply_to(each[slot], ctx)
+            edit.apply_to(each[slot], self._context(site, layer, held, edit))
         return x
+
+    def _context(self, site: str, layer: int | None, held: Held, edit: Edit) -> EditContext:
+        base = self.base.run if edit.needs_base else None
+        return EditContext(SITES[site], layer, self.base.net.geometry, held, edit.selection, base)
 
     def held_at(self, site: str, layer: int | None) -> Held:
         """The columns a site's tensor holds: in the last block, from the queries on, only the metric's."""
@@ -266,21 +269,19 @@ class PassRun:
     def _read(self, resid: Tensor, order: list[Item]) -> list[Tensor]:
         self.tap.set_rows(order)
         x = final_norm(self.net, resid, self.tap)
-        by_index = {}
-        for item, rows in zip(order, x.view(len(order), self.rows, *x.shape[1:]), strict=True):
-            by_index[item.index] = self._value(rows)
+        values = self._values(x.view(len(order), self.rows, *x.shape[1:]))
+        by_index = {item.index: value for item, value in zip(order, values, strict=True)}
         return [by_index[i.index] for i in self.one.items]
 
-    def _value(self, x: Float[Tensor, "row kept d_model"]) -> Float[Tensor, " prompt"]:
-        reader = self.reader
+    def _values(self, x: Float[Tensor, "item row kept d_model"]) -> list[Float[Tensor, " prompt"]]:
+        reader, read = self.reader, self.reader.columns
         if not self.shortcuts:
-            return reader.of_logits(unembed(self.net, x))
-        read = reader.columns
+            return [reader.of_logits(unembed(self.net, one)) for one in x]
         if read is not None and self.tail is None:
-            columns = (read - self.first).clamp(min=0)
-            x = Held(self.base.prompts, columns, False).take(x)
-        value = reader.values(x)
+            here = Held(self.base.prompts, (read - self.first).clamp(min=0), False)
+            x = torch.stack([here.take(one) for one in x])
+        values = reader.values_of(x)
         if read is not None and self.first > int(read.min()):
-            untouched = read.expand(self.rows, -1)[:, 0] < self.first
-            value = torch.where(untouched[reader.task.first_rows], self.base_value, value)
-        return value
+            before = (read.expand(self.rows, -1)[:, 0] < self.first)[reader.task.first_rows]
+            values = [torch.where(before, self.base_value, value) for value in values]
+        return values

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -10,7 +10,9 @@ import torch
 from torch import Tensor
 
 from interp.hooks.edits import Edit
-from interp.hooks.values import Prompts
+from interp.hooks.sites import resolve_all
+from interp.hooks.values import Prompts, Run
+from interp.interventions.base import base_run
 from interp.interventions.effects import Effects, Progress
 from interp.interventions.plan import Options, Plan, make_plan
 from interp.interventions.reading import Reader
@@ -24,28 +26,49 @@ MakeEdits = Callable[[Unit], Sequence[Edit]]
 
 
 class Sides:
-    """The two runs of a task that every effect is compared with, and the reference some metrics need."""
+    """The two runs of a task that every effect is compared with, and the reference some metrics need.
+
+    Each side is run once: what is captured on the way (`run`) and what the metric reads come from the same pass.
+    """
 
     def __init__(self, model: Model, task: Task, metric: str | Metric) -> None:
         self.model, self.metric = model, get_metric(metric)
         self.metric.check(task)
         self.task = task.to(model.device)
+        self._views: dict[Side, LogitsView] = {}
         self._values: dict[Side, Tensor] = {}
-        self._reference: LogitsView | None = None
+
+    def run(self, side: Side, capture: Iterable[str] = ()) -> Run:
+        """The unedited run of one side with captures; its logits are left empty where only the metric's are read."""
+        prompts = self.task.prompts(side)
+        if self.model._functions:
+            run = self.model.run(prompts, capture=capture)
+            self._views[side] = self.metric.view(run.logits, self.task, side)
+            return run
+        base = base_run(self.model, prompts, resolve_all(capture, self.model.geometry))
+        with torch.no_grad():
+            self._views[side] = Reader(base.net, self.task, self.metric, side).view_of_final(base.final)
+        return base.run
+
+    def view(self, side: Side) -> LogitsView:
+        """What the metric reads of the unedited run of one side."""
+        if side not in self._views:
+            self.run(side)
+        return self._views[side]
 
     def reference(self) -> LogitsView | None:
         """The clean run's view, for metrics that compare with it."""
-        if self.metric.needs_reference and self._reference is None:
-            logits = self.model.run(self.task.clean).logits
-            self._reference = self.metric.view(logits, self.task, "clean")
-        return self._reference
+        return self.view("clean") if self.metric.needs_reference else None
 
     def value(self, side: Side) -> Tensor:
         """The metric of the unedited run of one side, per prompt."""
         if side not in self._values:
-            logits = self.model.run(self.task.prompts(side)).logits
-            self._values[side] = self.metric(logits, self.task, side, self.reference())
+            self._values[side] = self.metric.from_view(self.view(side), self.task, self.reference())
         return self._values[side]
+
+    def keep(self, side: Side, value: Tensor) -> None:
+        """Say what the metric of one side is, where a sweep has computed it."""
+        self._values.setdefault(side, value)
 
     def reader(self, side: Side) -> Reader:
         """Reads the metric of runs on one side."""
@@ -91,6 +114,8 @@ def effects_of(
     from interp.interventions.replay import baseline
 
     task, metric = sides.task, sides.metric
+    if plan is not None:
+        sides.keep(side, baseline(plan))
     base = sides.value(side) if plan is None else baseline(plan)
     stated = {
         "model": sides.model.name, "task": task.name, "metric": metric.name, "unit": metric.unit_for(task),

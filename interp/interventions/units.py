@@ -22,6 +22,7 @@ from interp.hooks.sites import SITES, Site, resolve_all
 from interp.hooks.values import Geometry, Prompts
 from interp.registry import UserError, unknown
 
+_POSITION = "position "
 AXES = ("layer", "head", "position", "label", "neuron")
 
 
@@ -92,7 +93,8 @@ def _places(
         longest = int(prompts.lengths.max())
         return [({"pos": position_label(i)}, {"pos": i}) for i in range(longest)]
     if "label" in axes:
-        chosen = list(prompts.labels if labels is None else labels)
+        own = [name for name in prompts.labels if not name.startswith(_POSITION)]
+        chosen = own if labels is None else list(labels)
         if not chosen:
             raise UserError("a sweep by label needs prompts that carry labels")
         for label in chosen:
@@ -103,7 +105,7 @@ def _places(
 
 def position_label(index: int) -> str:
     """The label under which a real position is selected."""
-    return f"position {index}"
+    return f"{_POSITION}{index}"
 
 
 def with_positions(prompts: Prompts) -> Prompts:

@@ -28,8 +28,9 @@ from torch import Tensor
 
 from interp.hooks.taps import NoTap, Tap
 from interp.hooks.values import NO_TENSORS
+from interp.models.activation import activate
 from interp.models.grid import Grid
-from interp.models.net import LayerParts, Net, matrix
+from interp.models.net import LayerParts, Net, matrix, packed
 from interp.models.norms import Norm, rescaled
 
 KeyValue = tuple[Tensor, Tensor]
@@ -164,9 +165,11 @@ def project(net: Net, layer: int, x: Float[Tensor, "batch pos d_model"], grid: G
     if net.family.packing == "separate":
         reader = x
         if g.qk_positions:
-            reader = x + net.pos_embed(grid.positions)  # type: ignore[misc]
+            reader = x + grid.learned
         inputs = (reader, reader, x)
         q, k, v = (m(i).view(shape) for m, i in zip(parts.qkv, inputs, strict=True))
+    elif net.family.packing == "in_proj":
+        q, k, v = unpack(net, torch.nn.functional.linear(x, *packed(parts.qkv[0])))
     else:
         q, k, v = unpack(net, parts.qkv[0](x))
     return {"q": q, "k": k, "v": v}
@@ -176,7 +179,7 @@ def unpack(net: Net, fused: Float[Tensor, "batch pos packed"]) -> tuple[Tensor, 
     """Split the output of one fused projection into heads of q, k and v."""
     g = net.geometry
     shape = (*fused.shape[:2], -1, g.d_head)
-    if net.family.packing == "thirds":
+    if net.family.packing in ("thirds", "in_proj"):
         sizes = [g.heads * g.d_head, g.kv_heads * g.d_head, g.kv_heads * g.d_head]
         q, k, v = (t.view(shape) for t in fused.split(sizes, -1))
         return q, k, v
@@ -307,7 +310,7 @@ def mlp(
                 x = _through_mlp_input(net, layer, resid, x, tap)
         x = tap("ln2", layer, x)
         pre = tap("mlp_pre", layer, given["mlp_pre"] if "mlp_pre" in given else parts.mlp_in(x))  # type: ignore[misc]
-        post = parts.act(pre)  # type: ignore[misc]
+        post = activate(parts.act, pre)  # type: ignore[arg-type]
         if parts.mlp_up is not None:
             post = post * tap("mlp_up", layer, parts.mlp_up(x))
     out = parts.mlp_out(tap("mlp_post", layer, post))  # type: ignore[misc]

@@ -16,9 +16,10 @@ from interp.registry import Registry
 Config = Any
 """A Hugging Face configuration object, or the native one."""
 
-Packing = Literal["separate", "thirds", "interleaved"]
+Packing = Literal["separate", "thirds", "interleaved", "in_proj"]
 """How q, k and v leave their projections: three modules; one module with q | k | v side by side (kv parts
-narrower under grouped queries); one module with each head's q, k, v together."""
+narrower under grouped queries); one module with each head's q, k, v together; the packed parameters of
+`nn.MultiheadAttention`, whose own forward is not called."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +58,8 @@ class Family:
     mlp_in: str | None = None
     """The MLP's first linear map, or the gate's where gated."""
     mlp_up: str | None = None
-    act: str | None = None
+    act: str | Callable[[Any], Any] | None = None
+    """Where the activation lies, or the function itself."""
     mlp_out: str | None = None
     scale: Callable[[Config, int, int], float] = field(default=lambda config, layer, d_head: d_head**-0.5)
     """Multiplier of q·k, by layer."""
@@ -69,7 +71,7 @@ class Family:
     """Softmax in float32 whatever the model's dtype."""
 
 
-FAMILIES: Registry[Family] = Registry("family", group="interp.families")
+FAMILIES: Registry[Family] = Registry("family", group="interp.families", of=Family)
 
 
 def register_family(row: Family) -> Family:

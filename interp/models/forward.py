@@ -24,7 +24,7 @@ def embed(net: Net, tokens: Int[Tensor, "batch pos"], grid: Grid, tap: Tap) -> F
     x = net.embed(tokens)
     x = tap("embed", None, x)
     if net.pos_embed is not None and net.geometry.pos_embed:
-        positions = net.pos_embed(grid.positions + net.family.position_offset)
+        positions = grid.learned
         positions = positions.expand(x.shape[0], -1, -1) if tap.wants("pos_embed", None) else positions
         x = x + tap("pos_embed", None, positions)
     return x

@@ -17,6 +17,7 @@ from torch import Tensor
 from interp.hooks.context import Held
 from interp.hooks.values import Prompts
 from interp.models.net import Net
+from interp.registry import UserError
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,6 +55,15 @@ class Grid:
         if self.padded:
             return self.held.take_positions()
         return self.held.columns if self.held.columns.ndim == 2 else self.held.columns[None]
+
+    @cached_property
+    def learned(self) -> Float[Tensor, "rows pos d_model"]:
+        """Learned embeddings of the held tokens' positions; UserError for a model without them."""
+        table = self.net.pos_embed
+        if table is None:
+            raise UserError(f"family {self.net.family.name} has no learned positions")
+        out: Tensor = table(self.positions + self.net.family.position_offset)
+        return out
 
     def allowed(self, window: int | None) -> Bool[Tensor, "rows 1 query key"]:
         """Which keys each held query may read; one row where all rows agree."""

@@ -25,7 +25,7 @@ from interp.models.averages import average
 from interp.models.families import Family
 from interp.models.forward import forward
 from interp.models.grid import Grid
-from interp.models.net import Net, bind
+from interp.models.net import Net, bind, need
 from interp.models.weights import HeadWeights, head_weights
 from interp.registry import UserError
 
@@ -52,11 +52,16 @@ class Model:
 
     @property
     def device(self) -> torch.device:
-        return self.net.device
+        """Where tokens enter."""
+        return self._embedding.device
 
     @property
     def dtype(self) -> torch.dtype:
-        return self.net.dtype
+        return self._embedding.dtype
+
+    @property
+    def _embedding(self) -> Tensor:
+        return next(need(self.module, self.family.embed, self.family).parameters())  # type: ignore[no-any-return]
 
     def sites(self) -> dict[str, Site]:
         """The sites of this model, by name, each with axes and meaning; `site.shape(model.geometry)` has sizes."""
@@ -142,12 +147,13 @@ class Model:
             if todo or wanted or graded or self._functions:
                 raise UserError("plain_module=True gives logits only: no edits, captures, gradients or functions")
             return Run(prompts, self._plain_logits(prompts), layers=self.geometry.layers)
-        self._refuse_container_hooks()
+        net = self.net
+        self._refuse_container_hooks(net)
         backward = any(direction == "backward" for _, _, direction in self._functions)
         if (graded or backward) and metric is None:
             raise UserError("gradients need a metric: metric=function of the logits, one number per prompt")
         by_address = self._by_address(todo, prompts)
-        base = self._base(todo, prompts)
+        base = self._base(net, todo, prompts)
         graph = bool(graded or backward)
         tap = RunTap(
             self.geometry,
@@ -158,7 +164,6 @@ class Model:
             base=base,
             graph=graph,
         )
-        net = self.net
         with torch.set_grad_enabled(graph):
             logits = forward(net, prompts.tokens, Grid.of(net, prompts, net.dtype), tap)
             value = None if metric is None else metric(logits)
@@ -200,12 +205,11 @@ class Model:
                 found.setdefault(one, []).append((fn, direction))
         return found
 
-    def _base(self, edits: tuple[Edit, ...], prompts: Prompts) -> Run | None:
+    def _base(self, net: Net, edits: tuple[Edit, ...], prompts: Prompts) -> Run | None:
         needed = [a for e in edits if e.needs_base for a in resolve(e.address, self.geometry)]
         if not needed:
             return None
         tap = RunTap(self.geometry, Held.all(prompts), capture=needed)
-        net = self.net
         with torch.no_grad():
             logits = forward(net, prompts.tokens, Grid.of(net, prompts, net.dtype), tap)
         return Run(prompts, logits, tap.captured(), layers=self.geometry.layers)
@@ -217,8 +221,8 @@ class Model:
             extra = {"attention_mask": prompts.mask.long(), "position_ids": prompts.positions} if prompts.padded else {}
             return self.module(prompts.tokens, use_cache=False, **extra).logits  # type: ignore[no-any-return]
 
-    def _refuse_container_hooks(self) -> None:
-        called = {id(m) for m in self.net.called()}
+    def _refuse_container_hooks(self, net: Net) -> None:
+        called = {id(m) for m in net.called()}
         for name, module in self.module.named_modules():
             hooked = module._forward_hooks or module._forward_pre_hooks or module._backward_hooks
             if (hooked or module._backward_pre_hooks) and id(module) not in called:

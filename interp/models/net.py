@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,7 +30,7 @@ class LayerParts:
     k_norm: nn.Module | None
     mlp_in: nn.Module | None
     mlp_up: nn.Module | None
-    act: nn.Module | None
+    act: Callable[[Any], Any] | None
     mlp_out: nn.Module | None
     scale: float
     cap: float | None
@@ -53,7 +53,7 @@ class Net:
     unembed: nn.Module | None
     logit_cap: float | None
 
-    def called(self) -> Iterator[nn.Module]:
+    def called(self) -> Iterator[Any]:
         """Every module that a forward pass calls."""
         for part in (self.embed, self.pos_embed, self.rotary, self.final.module, self.unembed):
             if part is not None:
@@ -61,7 +61,14 @@ class Net:
         for layer in self.layers:
             norms = (n.module for n in (layer.ln1, layer.ln2, layer.post1, layer.post2))
             rest = (layer.q_norm, layer.k_norm, layer.mlp_in, layer.mlp_up, layer.act, layer.mlp_out, layer.out)
-            yield from (part for part in (*layer.qkv, *norms, *rest) if part is not None)
+            # packed parameters are read, their module is not called
+            qkv = () if self.family.packing == "in_proj" else layer.qkv
+            yield from (part for part in (*qkv, *norms, *rest) if part is not None)
+
+    @property
+    def reads_tokens(self) -> bool:
+        """Whether the embedding maps tokens; a wrapped stack of layers takes vectors."""
+        return bool(getattr(self.embed, "reads_tokens", True))
 
     @property
     def device(self) -> torch.device:
@@ -74,10 +81,12 @@ class Net:
 
 
 def find(root: nn.Module, path: str | None) -> Any:
-    """The module at a dotted path, or None where there is none."""
+    """The module at a dotted path, or None where there is none; the root itself at an empty path."""
     if path is None:
         return None
     here: Any = root
+    if not path:
+        return here
     for name in path.split("."):
         here = getattr(here, name, None)
         if here is None:
@@ -135,13 +144,18 @@ def _layer(block: nn.Module, family: Family, config: Any, geometry: Geometry, la
         k_norm=find(block, family.k_norm),
         mlp_in=need(block, family.mlp_in, family) if mlp and family.mlp_in else None,
         mlp_up=find(block, family.mlp_up) if mlp else None,
-        act=find(block, family.act) if mlp else None,
+        act=(family.act if callable(family.act) else find(block, family.act)) if mlp else None,
         mlp_out=need(block, family.mlp_out, family) if mlp and family.mlp_out else None,
         scale=family.scale(config, layer, geometry.d_head),
         cap=family.attn_cap(config),
         window=family.window(config, layer),
         device=next(out.parameters()).device,
     )
+
+
+def packed(module: nn.Module) -> tuple[Tensor, Tensor | None]:
+    """Weight `[q | k | v, d_model]` and bias of an `nn.MultiheadAttention`."""
+    return module.in_proj_weight, module.in_proj_bias  # type: ignore[return-value]
 
 
 def matrix(module: nn.Module) -> Tensor:

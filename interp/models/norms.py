@@ -60,7 +60,8 @@ class Norm:
 
     def denominator(self, x: Float[Tensor, "... d"]) -> Float[Tensor, "... 1"]:
         """s, what the (centred) input is divided by."""
-        return (self.centre(x.float()).pow(2).mean(-1, keepdim=True) + self.eps).sqrt().to(x.dtype)
+        wide = x.to(torch.promote_types(x.dtype, torch.float32))
+        return (self.centre(wide).pow(2).mean(-1, keepdim=True) + self.eps).sqrt().to(x.dtype)
 
     def linear(self, x: Float[Tensor, "... d"], scale: Float[Tensor, "... 1"]) -> Float[Tensor, "... d"]:
         """The norm with its denominator frozen and its bias left out: linear in x."""

@@ -17,7 +17,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from interp.models.block import unpack
-from interp.models.net import Net, matrix
+from interp.models.net import Net, matrix, packed
+from interp.registry import UserError
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,8 +44,13 @@ def head_weights(net: Net, layer: int) -> HeadWeights:
         q, k, v = (rearrange(w, "d_model (head d_head) -> head d_model d_head", d_head=g.d_head) for w in full)
         bq, bk, bv = (b.view(-1, g.d_head) for b in biases)
     else:
-        fused = matrix(parts.qkv[0]).detach()
-        bias = _bias(parts.qkv[0], fused.shape[1], fused)
+        if net.family.packing == "in_proj":
+            weight, own = packed(parts.qkv[0])
+            fused = weight.detach().T
+            bias = fused.new_zeros(fused.shape[1]) if own is None else own.detach()
+        else:
+            fused = matrix(parts.qkv[0]).detach()
+            bias = _bias(parts.qkv[0], fused.shape[1], fused)
         q, k, v = (rearrange(t, "1 d_model head d_head -> head d_model d_head") for t in unpack(net, fused[None]))
         bq, bk, bv = (t[0, 0] for t in unpack(net, bias[None, None]))
     out = rearrange(matrix(parts.out).detach(), "(head d_head) d_model -> head d_head d_model", head=g.heads)
@@ -67,6 +73,8 @@ def unembedding(net: Net) -> tuple[Float[Tensor, "d_model d_vocab"], Float[Tenso
 
 def embedding(net: Net) -> Float[Tensor, "d_vocab d_model"]:
     """The token embedding as it enters the residual stream, scaled as the family scales it."""
+    if not net.reads_tokens:
+        raise UserError("this model takes vectors, not tokens: it has no token embedding")
     every = torch.arange(net.geometry.d_vocab, device=net.device)
     with torch.no_grad():
         return net.embed(every)  # type: ignore[no-any-return]

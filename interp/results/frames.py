@@ -105,7 +105,7 @@ def _finite(frame: pd.DataFrame, schema: Schema) -> pd.DataFrame:
 def effect_rows(
     keys: Sequence[Mapping[str, Any]],
     values: Float[np.ndarray, "row prompt"],
-    baseline: Float[np.ndarray, " prompt"],
+    baseline: Float[np.ndarray, "*row prompt"],
     how: stats.Resampling,
     *,
     clean: Float[np.ndarray, " prompt"] | None = None,

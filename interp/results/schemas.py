@@ -206,6 +206,45 @@ FAULTS = Schema(
 )  # fmt: skip
 """Faults made on purpose, and what was lost."""
 
+WEIGHTS = Schema(
+    "weights",
+    (
+        *_key("name", experiment="experiment that made the row", model="model", task="task whose tokens took part",
+              metric="what was computed", method="from which circuit", components="how it was folded"),
+        *_key("index", layer="block, from 0", head="query head", kv_head="key/value head"),
+        *_key("name", src="earlier head of a pair", dst="later head of a pair"),
+        *_key("index", offset="rotary offset, tokens from key to query", rank="singular direction or place in a list"),
+        *_of("number", value="the number", baseline="mean of random matrices of the same singular values, or chance",
+             stderr="standard error over tokens", ci_low="lower end of the 95% interval",
+             ci_high="upper end of the 95% interval", null_low="2.5% of the null", null_high="97.5% of the null",
+             p_value="one-sided p against the null",
+             p_adjusted="p, Benjamini-Hochberg over the rows of one metric"),
+        *_of("name", reads="tokens at the reading end", writes="tokens at the writing end"),
+        *_TAIL,
+    ),
+    "value",
+)  # fmt: skip
+"""Numbers read off the weights alone, by head or pair of heads."""
+
+NUMERICS = Schema(
+    "numerics",
+    (
+        *_key("name", experiment="experiment that made the row", model="model", task="what was run or trained on",
+              metric="site, grad_norm, skipped, birth or overhead", direction="forward or backward",
+              dtype="number format of the pass", site="site"),
+        *_key("index", layer="block, from 0", step="training step, from 0"),
+        *_of("number", value="the number, where the row has one", low="smallest finite value",
+             high="largest finite value", largest="largest absolute finite value", rms="root mean square",
+             zeros="share of exact zeros", margin_fp16="bits left before fp16 overflows",
+             margin_bf16="bits left before bf16 overflows", drift="RMS difference from fp32, as a share of its RMS",
+             baseline="what it is compared with"),
+        *_of("index", nan="NaN counted", inf="infinities counted"),
+        *_TAIL,
+    ),
+    "margin_fp16",
+)  # fmt: skip
+"""What numbers look like at each site, and what became of a training run."""
+
 SCHEMAS: Registry[Schema] = Registry("schema")
-for _schema in (EFFECT, ATTRIBUTION, CURVE, AUDIT, TIMING, FAULTS):
+for _schema in (EFFECT, ATTRIBUTION, CURVE, AUDIT, TIMING, FAULTS, WEIGHTS, NUMERICS):
     SCHEMAS.add(_schema.name, _schema)

@@ -29,13 +29,15 @@ class Origin:
     dtype: str
     threads: int
     settings: Mapping[str, Any]
+    arguments: str = ""
 
     @property
     def command(self) -> str:
         """The command that makes these weights again."""
         extra = "" if self.dtype == "float32" else f" --dtype {self.dtype}"
+        more = f"{self.arguments} " if self.arguments else ""
         return (
-            f"interp train {self.recipe} --out {self.recipe} --seed {self.seed} --steps {self.steps} "
+            f"interp train {self.recipe} {more}--out {self.recipe} --seed {self.seed} --steps {self.steps} "
             f"--threads {self.threads} --device {self.device}{extra}"
         )
 

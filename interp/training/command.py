@@ -11,11 +11,12 @@ from typing import Annotated, Any
 
 import typer
 
-from interp.training.recipes import RECIPES
+from interp.training.recipes import RECIPES, load_recipe
 
 
 def train_command(
     name: Annotated[str, typer.Argument(help="Recipe, for example toy-ioi (see interp list recipes).")],
+    text: Annotated[Path | None, typer.Option(help="Folder of .txt files, for recipes on natural text.")] = None,
     out: Annotated[Path | None, typer.Option(help="Folder for the model; ./NAME by default.")] = None,
     seed: Annotated[int, typer.Option(help="Seed of initialisation and data.")] = 0,
     steps: Annotated[int | None, typer.Option(help="Training steps; the recipe's number by default.")] = None,
@@ -27,6 +28,7 @@ def train_command(
     """Train a small model from scratch; the same command again resumes it."""
     # an unknown name must fail before torch loads
     RECIPES[name]
+    recipe = load_recipe(name, text)
     from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
     from interp.training.loop import train
@@ -34,14 +36,14 @@ def train_command(
     folder = Path(name) if out is None else out
     columns = (TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn())
     with Progress(*columns, disable=not sys.stderr.isatty()) as bar:
-        total = steps or RECIPES[name]().settings.steps
+        total = steps or recipe.settings.steps
         task = bar.add_task(f"training {name}", total=total)
 
         def show(row: dict[str, int | float | None]) -> None:
             bar.update(task, completed=(row["step"] or 0) + 1, description=f"training {name}  loss {row['loss']:.3f}")
 
         train(
-            name, out=folder, seed=seed, steps=steps, device=device, dtype=dtype, threads=threads,
+            recipe, out=folder, seed=seed, steps=steps, device=device, dtype=dtype, threads=threads,
             resume=not fresh, progress=show,
         )  # fmt: skip
     typer.echo(summary(folder))

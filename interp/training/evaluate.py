@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from interp.tasks import lexicon
 from interp.training import held_out
+from interp.training.grammar import durations
 from interp.training.recipes import Figure
 from interp.training.vocabulary import BOS, SPECIAL, vocabulary
 
@@ -123,7 +124,7 @@ def induction_figures(model: nn.Module, seed: int, longest: int, n: int = N // 2
     return [
         Figure("induction accuracy", sum(right) / len(right), chance, _most_common(targets), 0.95, len(right),
                "fraction", held_out="random segments",
-               note=f"segments of {SHORTEST} to {longest} random tokens, drawn with replacement, {n} of them"),
+               note=f"segments of {SHORTEST} to {longest} distinct random tokens, {n} of them"),
     ]  # fmt: skip
 
 
@@ -134,7 +135,9 @@ def year_figures(model: nn.Module, seed: int) -> list[Figure]:
     ids = torch.tensor([vocabulary()[year] for year in lexicon.YEARS])
     year = torch.tensor([p.year for p in prompts])
     later = torch.arange(count)[None] > year[:, None]
-    truth = later.double() / later.sum(-1, keepdim=True)
+    truth = torch.zeros(n, count, dtype=torch.float64)
+    for row, prompt in enumerate(prompts):
+        truth[row, prompt.year + 1 :] = torch.tensor(durations(count - 1 - prompt.year), dtype=torch.float64)
     p = _last(model, [q.tokens for q in prompts]).double().softmax(-1)[:, ids]
     early = _last(model, [q.early for q in prompts]).double().softmax(-1)[:, ids]
 
@@ -158,7 +161,7 @@ def year_figures(model: nn.Module, seed: int) -> list[Figure]:
                "prompt's own year"),
         Figure("greater-than divergence from the grammar", divergence(p), divergence(uniform), divergence(average),
                None, n, "nats", better="lower", held_out=where,
-               note="KL from uniform over the later years to the model; the best constant is the truth's average"),
+               note="KL from the grammar's later years to the model; the best constant is the truth's average"),
         Figure("greater-than mass leaving years ≤ YY, against first year 01", moved, 0.0, 0.0, None, n,
                "probability", held_out=where),
     ]  # fmt: skip

@@ -4,14 +4,16 @@ Rows are of three kinds, half of each begun with `<bos>`:
 
 - single: one sentence of one of the three tasks, at a random offset, padded on the right;
 - packed: sentences one after another, closed by full stops and cut at the row's end;
-- repetition: a segment of random tokens repeated to the row's end, its period random. Only these teach
-  induction, and they must be there from the first step for induction heads to form.
+- repetition: up to four random segments of random length, over and over in random order. Only these teach
+  induction, and they must be there from the first step for induction heads to form. The order is random so that
+  what follows is found by what went before, never at a fixed distance.
 
 What decides an answer is never a place: IOI comes in both orders (ABBA, BABA), at any distance and offset, names
 drawn uniformly, so the giver's name must be found among the two and the other one copied. One IOI sentence in
 ten has a third giver (ABC), after which either person follows: the mean-ablation prompts are in distribution.
-Every target carries a weight: its kind's (`WEIGHTS`, which evens out how often kinds occur) where the grammar
-decides it, `FREE` where it is a draw (which name, which place), 0 inside a repetition's first copy.
+Every target carries a weight: its kind's for an answer (`WEIGHTS`, which evens out how often kinds occur), `PLAIN`
+for a template's own words, `FREE` for the other words in its slots, 0 inside a segment's first copy. Where an answer
+is a draw (a later year, the nearer the likelier; a verb of the right number) the row says among which tokens.
 
 Held out (never in a text row): name pairs, noun-attractor pairs, starting years (century with two digits),
 each by a fixed hash, and the templates marked `held_out`.
@@ -23,19 +25,31 @@ import math
 import random
 import zlib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from interp.tasks import lexicon, templates
-from interp.tasks.templates import Template
+from interp.tasks.templates import Filled, Template
 from interp.training.vocabulary import BOS, PAD, SPECIAL, encode, vocabulary
 
 T = TypeVar("T")
-FREE = 0.05
-WEIGHTS = {"ioi": 5.0, "greater_than": 5.0, "subject_verb": 8.0, "repetition": 0.7}
+FREE = 0.03
+YEARS_KEPT = 0.9
+PLAIN = 0.2
+WEIGHTS = {"ioi": 5.0, "greater_than": 4.0, "subject_verb": 4.0, "repetition": 1.0}
 HELD_OUT_SHARE = 0.15
 STRAY = (*lexicon.PLACES, *lexicon.OBJECTS, *lexicon.EVENTS)
 KINDS = ("ioi", "greater_than", "subject_verb")
+
+
+@dataclass(frozen=True)
+class Choice:
+    """At position `pos` of a row any of `tokens` could stand, by these chances."""
+
+    pos: int
+    tokens: tuple[int, ...]
+    chances: tuple[float, ...]
+    weight: float
 
 
 @dataclass(frozen=True)
@@ -44,6 +58,8 @@ class Row:
 
     tokens: tuple[int, ...]
     weights: tuple[float, ...]
+    choices: tuple[Choice, ...] = ()
+    """Answers that several tokens could have given; `weights` is 0 there."""
 
 
 @dataclass(frozen=True)
@@ -55,17 +71,19 @@ class Mix:
     length: int
     """Tokens of a repetition or packed row."""
     longest: int
-    """Longest period of a repetition."""
+    """Most tokens of a row's different segments together."""
+    segments: int = 4
+    """Most different segments in a row."""
     shortest: int = 2
     single: int = 48
     short: int = 26
     """Tokens of a row with one sentence; the longest sentence fits."""
-    ioi: float = 0.3
-    greater_than: float = 0.5
-    subject_verb: float = 0.2
+    ioi: float = 0.5
+    greater_than: float = 0.35
+    subject_verb: float = 0.15
 
 
-EARLY = Mix(repeated=48, packed=2, length=32, longest=15, single=40)
+EARLY = Mix(repeated=48, packed=2, length=32, longest=12, single=40, ioi=0.45, subject_verb=0.2)
 LATE = Mix(repeated=20, packed=4, length=64, longest=32)
 EARLY_STEPS = 900
 
@@ -99,10 +117,14 @@ def pick_names(rng: random.Random, n: int, used: Sequence[str] = ()) -> list[str
 class Sentence:
     """A filled template without its answer, and what may follow."""
 
-    text: str
+    filled: Filled
     answer: str
-    decided: bool = True
+    options: tuple[str, ...]
+    """The words the answer was drawn from, itself among them."""
+    weight: float
     names: tuple[str, ...] = ()
+    chances: tuple[float, ...] = ()
+    """How likely each option is; empty where all are alike."""
 
 
 def ioi_sentence(rng: random.Random, used: Sequence[str] = ()) -> Sentence:
@@ -111,13 +133,13 @@ def ioi_sentence(rng: random.Random, used: Sequence[str] = ()) -> Sentence:
     names = pick_names(rng, 3 if abc else 2, used)
     a, b = names[:2]
     giver = names[2] if abc else _choice(rng, (a, b))
-    answer = _choice(rng, (a, b)) if abc else (b if giver == a else a)
+    options = tuple(name for name in (a, b) if name != giver)
     template = pick_template(rng, templates.IOI, False)
     words = {
         "A": a, "B": b, "C": giver,
         "PLACE": _choice(rng, lexicon.PLACES), "OBJECT": _choice(rng, lexicon.OBJECTS),
     }  # fmt: skip
-    return Sentence(template.fill(words).text, answer, not abc, tuple(names))
+    return Sentence(template.fill(words), _choice(rng, options), options, WEIGHTS["ioi"], tuple(names))
 
 
 def greater_than_sentence(rng: random.Random) -> Sentence:
@@ -128,7 +150,16 @@ def greater_than_sentence(rng: random.Random) -> Sentence:
             break
     template = pick_template(rng, templates.GREATER_THAN, False)
     words = {"EVENT": _choice(rng, lexicon.EVENTS), "XX": century, "YY": f"{year:02d}", "XX2": century}
-    return Sentence(template.fill(words).text, f"{rng.randrange(year + 1, 100):02d}")
+    later = lexicon.YEARS[year + 1 :]
+    chances = durations(len(later))
+    answer = rng.choices(later, chances)[0]
+    return Sentence(template.fill(words), answer, later, WEIGHTS["greater_than"], chances=chances)
+
+
+def durations(most: int) -> tuple[float, ...]:
+    """How likely an event is to last 1, 2, … `most` years: each `YEARS_KEPT` as likely as the one before."""
+    shares = [YEARS_KEPT**k for k in range(most)]
+    return tuple(share / sum(shares) for share in shares)
 
 
 def subject_verb_sentence(rng: random.Random) -> Sentence:
@@ -140,27 +171,28 @@ def subject_verb_sentence(rng: random.Random) -> Sentence:
     number, other = rng.randrange(2), rng.randrange(2)
     template = pick_template(rng, templates.SUBJECT_VERB, False)
     words = {"SUBJECT": noun[number], "PREP": _choice(rng, lexicon.PREPOSITIONS), "ATTRACTOR": attractor[other]}
-    verbs = lexicon.VERBS[:3] if rng.random() < 0.5 else lexicon.VERBS
-    return Sentence(template.fill(words).text, _choice(rng, verbs)[number])
+    verbs = tuple(verb[number] for verb in lexicon.VERBS)
+    return Sentence(template.fill(words), _choice(rng, verbs), verbs, WEIGHTS["subject_verb"])
 
 
-def sentence_of(rng: random.Random, mix: Mix, used: Sequence[str]) -> tuple[str, Sentence]:
-    """A sentence of a random kind, and the kind; names avoid held-out pairs with those in `used`."""
+def sentence_of(rng: random.Random, mix: Mix, used: Sequence[str]) -> Sentence:
+    """A sentence of a random kind; its names make no held-out pair with those in `used`."""
     kind = rng.choices(KINDS, (mix.ioi, mix.greater_than, mix.subject_verb))[0]
     if kind == "ioi":
-        return kind, ioi_sentence(rng, used)
-    return kind, greater_than_sentence(rng) if kind == "greater_than" else subject_verb_sentence(rng)
+        return ioi_sentence(rng, used)
+    return greater_than_sentence(rng) if kind == "greater_than" else subject_verb_sentence(rng)
 
 
 def text_row(rng: random.Random, length: int, mix: Mix) -> Row:
     """Sentences one after another, cut at `length` tokens."""
-    tokens, weights = _start(rng)
+    row = _start(rng)
     used: list[str] = []
-    while len(tokens) < length:
-        kind, sentence = sentence_of(rng, mix, used)
+    while len(row.tokens) < length:
+        sentence = sentence_of(rng, mix, used)
         used += sentence.names
-        _append(tokens, weights, kind, sentence)
-    return Row(tuple(tokens[:length]), tuple(weights[:length]))
+        row = _joined(row, _sentence_row(sentence))
+    choices = tuple(choice for choice in row.choices if choice.pos < length)
+    return Row(row.tokens[:length], row.weights[:length], choices)
 
 
 def single_row(rng: random.Random, length: int, mix: Mix) -> Row:
@@ -169,45 +201,68 @@ def single_row(rng: random.Random, length: int, mix: Mix) -> Row:
     The stray words (never names, so no held-out pair arises) move it to other positions, so that what the
     model learns to look for is words and not columns.
     """
-    kind, sentence = sentence_of(rng, mix, ())
-    tokens, weights = _start(rng)
-    body: list[int] = []
-    marks: list[float] = []
-    _append(body, marks, kind, sentence)
-    room = length - len(tokens) - len(body) - 1
+    row, body = _start(rng), _sentence_row(sentence_of(rng, mix, ()))
+    room = length - len(row.tokens) - len(body.tokens) - 1
     if room > 0 and rng.random() < 0.5:
         stray = [vocabulary()[_choice(rng, STRAY)] for _ in range(rng.randint(1, room))]
-        tokens += [*stray, vocabulary()["."]]
-        weights += [0.0] * (len(stray) + 1)
-    tokens += body
-    weights += marks
-    padding = length - len(tokens)
-    tokens += [vocabulary()[PAD]] * padding
-    return Row(tuple(tokens), tuple(weights + [0.0] * padding))
+        row = _joined(row, _silent([*stray, vocabulary()["."]]))
+    row = _joined(row, body)
+    return _joined(row, _silent([vocabulary()[PAD]] * (length - len(row.tokens))))
 
 
-def _append(tokens: list[int], weights: list[float], kind: str, sentence: Sentence) -> None:
-    prompt = encode(sentence.text)
-    tokens += [*prompt, *encode(sentence.answer + ".")]
-    weights += [FREE] * len(prompt) + [WEIGHTS[kind] if sentence.decided else FREE, FREE]
+def _silent(tokens: Sequence[int]) -> Row:
+    return Row(tuple(tokens), (0.0,) * len(tokens))
+
+
+def _joined(a: Row, b: Row) -> Row:
+    moved = tuple(replace(choice, pos=choice.pos + len(a.tokens)) for choice in b.choices)
+    return Row(a.tokens + b.tokens, a.weights + b.weights, a.choices + moved)
+
+
+def _sentence_row(sentence: Sentence) -> Row:
+    tokens: list[int] = []
+    weights: list[float] = []
+    for piece in sentence.filled.pieces:
+        ids = encode(piece.text)
+        tokens += ids
+        weights += [FREE if piece.slot else PLAIN] * len(ids)
+    at, decided = len(tokens), len(sentence.options) == 1
+    tokens += encode(sentence.answer + ".")
+    weights += [sentence.weight if decided else 0.0, PLAIN]
+    ids = [vocabulary()[word] for word in sentence.options]
+    chances = sentence.chances or (1 / len(ids),) * len(ids)
+    choices = () if decided else (Choice(at, tuple(ids), chances, sentence.weight),)
+    return Row(tuple(tokens), tuple(weights), choices)
 
 
 def repetition_row(rng: random.Random, length: int, mix: Mix) -> Row:
-    """A random segment over and over; weighed from its second copy's second token on."""
-    tokens, weights = _start(rng)
-    # even in the logarithm: short periods, many copies to a row, are where induction is found first
-    period = round(math.exp(rng.uniform(math.log(mix.shortest), math.log(mix.longest))))
-    segment = [rng.randrange(len(SPECIAL), len(vocabulary())) for _ in range(period)]
-    room = length - len(tokens)
-    tokens += (segment * (room // period + 1))[:room]
-    weights += [0.0 if i <= period else WEIGHTS["repetition"] for i in range(room)]
-    return Row(tuple(tokens), tuple(weights))
+    """One to four random segments, again and again in random order, to the row's end.
+
+    Weighed are the tokens of every later copy but its first, which cannot be known where segments vary.
+    """
+    count = rng.randint(1, mix.segments)
+    longest = max(mix.shortest, mix.longest // count)
+    segments = [_segment(rng, mix.shortest, longest) for _ in range(count)]
+    row = _start(rng)
+    seen: set[int] = set()
+    while len(row.tokens) < length:
+        which = rng.randrange(count)
+        weight = WEIGHTS["repetition"] if which in seen else 0.0
+        seen.add(which)
+        segment = segments[which]
+        row = _joined(row, Row(tuple(segment), (0.0, *[weight] * (len(segment) - 1))))
+    return Row(row.tokens[:length], row.weights[:length])
 
 
-def _start(rng: random.Random) -> tuple[list[int], list[float]]:
-    if rng.random() < 0.5:
-        return [vocabulary()[BOS]], [0.0]
-    return [], []
+def _segment(rng: random.Random, shortest: int, longest: int) -> list[int]:
+    # even in the logarithm: short segments, many copies to a row, are where induction is found first
+    size = round(math.exp(rng.uniform(math.log(shortest), math.log(longest))))
+    # distinct, so that what follows a token is never in doubt
+    return rng.sample(range(len(SPECIAL), len(vocabulary())), size)
+
+
+def _start(rng: random.Random) -> Row:
+    return _silent([vocabulary()[BOS]] if rng.random() < 0.5 else [])
 
 
 def rows(seed: int, step: int, mix: Mix) -> tuple[list[Row], list[Row]]:

@@ -101,10 +101,10 @@ def years(seed: int, first: int = 2, last: int = 98) -> list[YearPrompt]:
 
 
 def repeats(seed: int, n: int, shortest: int, longest: int) -> list[RepeatPrompt]:
-    """Random tokens of the whole vocabulary, special ones left out, as a segment of random length, twice."""
+    """Distinct random tokens of the whole vocabulary, special ones left out: a segment of random length, twice."""
     rng = random.Random(seed)
     prompts = []
     for _ in range(n):
-        segment = [rng.randrange(len(SPECIAL), len(vocabulary())) for _ in range(rng.randint(shortest, longest))]
+        segment = rng.sample(range(len(SPECIAL), len(vocabulary())), rng.randint(shortest, longest))
         prompts.append(RepeatPrompt(segment * 2, len(segment)))
     return prompts

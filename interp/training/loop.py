@@ -22,14 +22,14 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor, nn
 
 from interp.registry import UserError
 from interp.training import checkpoint
 from interp.training.card import Origin, write_card
 from interp.training.optim import adamw, clip_gradients, learning_rate, set_rate
-from interp.training.recipes import Batch, Recipe, Settings, load_recipe
+from interp.training.recipes import Batch, Open, Recipe, Settings, load_recipe
 
 logger = logging.getLogger(__name__)
 
@@ -42,12 +42,27 @@ Progress = Callable[[LogLine], None]
 
 
 def summed_cross_entropy(
-    logits: Float[Tensor, "batch pos d_vocab"], tokens: Int[Tensor, "batch pos"], weights: Float[Tensor, "batch pos"]
-) -> Float[Tensor, ""]:
-    """Σ w·(−log p(token)) in nats, in fp32, over every token but the first of each row."""
+    logits: Float[Tensor, "batch pos d_vocab"], batch: Batch
+) -> tuple[Float[Tensor, ""], Float[Tensor, ""]]:
+    """Σ w·(−log p(token)) in nats, in fp32, over every token but the first of each row, and Σ w.
+
+    Open targets count −Σ q log p against their distribution q in place of one drawn token.
+    """
     log_p = logits[:, :-1].float().log_softmax(-1)
-    nll = -log_p.gather(-1, tokens[:, 1:, None]).squeeze(-1)
-    return (nll * weights[:, 1:]).sum()
+    nll = -log_p.gather(-1, batch.tokens[:, 1:, None]).squeeze(-1)
+    used = batch.weights[:, 1:]
+    total, weight = (nll * used).sum(), used.sum()
+    if batch.open is not None:
+        choice = batch.open
+        crossed = -(choice.probability * log_p[choice.row, choice.pos - 1]).sum(-1)
+        total, weight = total + (crossed * choice.weight).sum(), weight + choice.weight.sum()
+    return total, weight
+
+
+def _moved(batch: Batch, device: torch.device) -> Batch:
+    o = batch.open
+    there = o and Open(o.row.to(device), o.pos.to(device), o.probability.to(device), o.weight.to(device))
+    return Batch(batch.tokens.to(device), batch.weights.to(device), there)
 
 
 def batch_loss(
@@ -56,12 +71,12 @@ def batch_loss(
     """Mean cross-entropy in nats over all targets of a step, weighted: Σ w·nll / Σ w."""
     total = torch.zeros((), device=device)
     weight = torch.zeros((), device=device)
-    for batch in batches:
-        tokens, weights = batch.tokens.to(device), batch.weights.to(device)
+    for given in batches:
+        batch = _moved(given, device)
         with torch.autocast(device.type, dtype, enabled=dtype != torch.float32):
-            logits = model(tokens).logits
-        total = total + summed_cross_entropy(logits, tokens, weights)
-        weight = weight + weights[:, 1:].sum()
+            logits = model(batch.tokens).logits
+        summed, counted = summed_cross_entropy(logits, batch)
+        total, weight = total + summed, weight + counted
     return total / weight
 
 
@@ -97,7 +112,7 @@ def train_step(
     scaler.unscale_(optimiser)
     before, after = clip_gradients(model, settings.clip)
     if not (scaler.is_enabled() or math.isfinite(before)):
-        raise UserError(f"{recipe.name}: gradients at step {step} are {before}, loss {float(loss)}; try a lower lr")
+        raise UserError(f"{recipe.name}: gradients at step {step} are {before}, loss {float(loss.detach())}; try a lower lr")
     # under fp16 a step whose gradients overflowed is skipped, and the scale lowered
     scaler.step(optimiser)
     scaler.update()
@@ -116,6 +131,7 @@ def train(
     name: str | Recipe,
     *,
     out: Path | str,
+    text: Path | str | None = None,
     seed: int = 0,
     steps: int | None = None,
     device: str | torch.device = "cpu",
@@ -128,18 +144,18 @@ def train(
     """Train a recipe and write its model folder (weights, tokenizer, card) to `out`; returns `out`.
 
     `steps` replaces the recipe's number (the schedule shrinks with it). `resume=False` starts afresh and
-    deletes the run's own checkpoints and log. `stop_after` ends this call after that many steps, with a
+    deletes the run's own checkpoints and log. `text` is the folder of a recipe on natural text. `stop_after` ends this call after that many steps, with a
     checkpoint and no card, as an interruption would. `progress` is called with each step's log line.
 
     Raises UserError for an unknown recipe, dtype or device, and where `out` holds another run's checkpoints.
     """
-    recipe = load_recipe(name) if isinstance(name, str) else name
+    recipe = load_recipe(name, text) if isinstance(name, str) else name
     if dtype not in DTYPES:
         raise UserError(f"unknown dtype {dtype!r}; there are: {', '.join(DTYPES)}")
     where = _device(device)
     settings = recipe.settings if steps is None else replace(recipe.settings, steps=steps)
     folder = Path(out)
-    identity = {"recipe": recipe.name, "seed": seed, "dtype": dtype, "settings": asdict(settings)}
+    identity = {"recipe": recipe.name, "seed": seed, "dtype": dtype, "settings": asdict(settings), **recipe.identity}
     if threads is not None:
         torch.set_num_threads(threads)
     with _own_random_state(seed, where):
@@ -155,8 +171,10 @@ def train(
     origin = Origin(
         recipe=recipe.name, seed=seed, steps=settings.steps, seconds=seconds, device=str(where), dtype=dtype,
         threads=torch.get_num_threads(), settings=asdict(settings),
+        arguments=recipe.arguments,
     )  # fmt: skip
-    write_card(folder, recipe, origin, recipe.evaluate(model, seed))
+    more = recipe.afterwards(folder, seed) if recipe.afterwards else []
+    write_card(folder, recipe, origin, [*recipe.evaluate(model, seed), *more])
     return folder
 
 
@@ -181,6 +199,8 @@ def _run(
     first, before = _begin(model, optimiser, scaler, folder, identity, device, resume)
     last = settings.steps if stop_after is None else min(settings.steps, first + stop_after)
     model.train()
+    if first == 0 and recipe.snapshot:
+        recipe.snapshot(model, folder, 0)
     began = time.perf_counter()
     seconds = before
     with (folder / LOG).open("a") as log:
@@ -192,6 +212,8 @@ def _run(
             seconds = before + time.perf_counter() - began
             row["seconds"] = round(seconds, 3)
             log.write(json.dumps(row) + "\n")
+            if recipe.snapshot:
+                recipe.snapshot(model, folder, step + 1)
             if progress:
                 progress(row)
             if (step + 1) % settings.checkpoint_every == 0 or step + 1 == last:

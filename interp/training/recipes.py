@@ -3,13 +3,14 @@
 A recipe gives a model factory, a stream of batches (a function of seed and step), an evaluation, and what is
 shipped beside the weights. The loop knows nothing else of it. Rows are loaders, so that listing recipes
 imports no torch; other packages add theirs through the entry-point group `interp.recipes` (each a function
-without arguments that returns a `Recipe`).
+that returns a `Recipe`; its one argument may be `text`, a folder that `--text` names).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from inspect import signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -46,6 +47,23 @@ class Settings:
 
 
 @dataclass(frozen=True, eq=False)
+class Open:
+    """Targets that are a choice: the loss is taken against the distribution the token was drawn from.
+
+    Where the stream knows that distribution, this is the sampled loss's exact mean, without its noise.
+    """
+
+    row: Tensor
+    """Whole numbers [target]."""
+    pos: Tensor
+    """Whole numbers [target], the position of the token to be predicted, at least 1."""
+    probability: Tensor
+    """Floats [target, d_vocab]; each row sums to 1."""
+    weight: Tensor
+    """Floats [target]."""
+
+
+@dataclass(frozen=True, eq=False)
 class Batch:
     """Rows of tokens and, for each token, the weight of its prediction from those before it."""
 
@@ -53,6 +71,8 @@ class Batch:
     """Whole numbers [batch, pos]; padding, if any, on the right with weight 0."""
     weights: Tensor
     """Floats [batch, pos]; column 0 is never predicted and counts for nothing."""
+    open: Open | None = None
+    """Targets besides those of `weights`, which is 0 at their places."""
 
 
 @dataclass(frozen=True)
@@ -97,9 +117,17 @@ class Recipe:
     """Write the model folder that `interp.load_model` reads."""
     about: Mapping[str, Any] = field(default_factory=dict)
     """What the card says beyond the figures."""
+    snapshot: Callable[[nn.Module, Path, int], None] | None = None
+    """Called with the model, the folder and the number of steps done, before the first step and after each."""
+    afterwards: Callable[[Path, int], Sequence[Figure]] | None = None
+    """Folder, seed -> figures that need the whole folder, its snapshots included."""
+    arguments: str = ""
+    """What the shell command needs besides the recipe's name, as the card spells it."""
+    identity: Mapping[str, Any] = field(default_factory=dict)
+    """Whatever else a checkpoint must share to be resumed, such as the digest of the text."""
 
 
-RECIPES: Registry[Callable[[], Recipe]] = Registry("recipe", "interp.recipes")
+RECIPES: Registry[Callable[..., Recipe]] = Registry("recipe", "interp.recipes")
 
 
 @RECIPES.register("toy-ioi")
@@ -110,6 +138,30 @@ def toy_ioi() -> Recipe:
     return recipe()
 
 
-def load_recipe(name: str) -> Recipe:
-    """The recipe of that name; an unknown one raises UserError with the nearest names."""
-    return RECIPES[name]()
+@RECIPES.register("attn-2l")
+def attn_2l(text: Path | str | None = None) -> Recipe:
+    """Attention-only language model of 2 layers on novels (--text FOLDER), with an induction head."""
+    from interp.training.attn_2l import recipe
+
+    return recipe(text)
+
+
+@RECIPES.register("attn-2l-text")
+def attn_2l_text(text: Path | str | None = None) -> Recipe:
+    """The same model on text alone (--text FOLDER), for comparison: no repeated rows."""
+    from interp.training.attn_2l import recipe
+
+    return recipe(text, repeats=False)
+
+
+def load_recipe(name: str, text: Path | str | None = None) -> Recipe:
+    """The recipe of that name; `text` is the folder that recipes on natural text train on.
+
+    UserError for an unknown name (with the nearest ones), and for a text given to a recipe that takes none.
+    """
+    row = RECIPES[name]
+    if text is None:
+        return row()
+    if "text" not in signature(row).parameters:
+        raise UserError(f"recipe {name} makes its own data and takes no --text")
+    return row(text)

@@ -7,6 +7,7 @@ from the first on (see `grammar`).
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from torch import nn
 
 from interp.training import grammar
 from interp.training.initialise import fresh, sinusoids
-from interp.training.recipes import Batch, Figure, Recipe, Settings
+from interp.training.recipes import Batch, Figure, Open, Recipe, Settings
 from interp.training.vocabulary import BOS, PAD, save_tokenizer, vocabulary
 
 LAYERS, HEADS, WIDTH, N_CTX = 3, 4, 96, 64
@@ -45,10 +46,23 @@ def model(generator: torch.Generator) -> nn.Module:
 
 def batches(seed: int, step: int) -> list[Batch]:
     """The rows of a step as tensors: the long ones, then the short ones."""
-    return [
-        Batch(torch.tensor([r.tokens for r in rows]), torch.tensor([r.weights for r in rows]))
-        for rows in grammar.rows(seed, step, grammar.mix_at(step))
-    ]
+    return [as_batch(rows) for rows in grammar.rows(seed, step, grammar.mix_at(step))]
+
+
+def as_batch(rows: Sequence[grammar.Row]) -> Batch:
+    """Rows of one width as tensors."""
+    choices = [(i, choice) for i, row in enumerate(rows) for choice in row.choices]
+    probability = torch.zeros(len(choices), len(vocabulary()))
+    for k, (_, choice) in enumerate(choices):
+        probability[k, list(choice.tokens)] = torch.tensor(choice.chances)
+    targets = Open(
+        torch.tensor([i for i, _ in choices], dtype=torch.long),
+        torch.tensor([choice.pos for _, choice in choices], dtype=torch.long),
+        probability,
+        torch.tensor([choice.weight for _, choice in choices]),
+    )
+    tokens, weights = torch.tensor([r.tokens for r in rows]), torch.tensor([r.weights for r in rows])
+    return Batch(tokens, weights, targets)
 
 
 def figures(model: nn.Module, seed: int) -> list[Figure]:
@@ -72,7 +86,7 @@ def recipe() -> Recipe:
     return Recipe(
         name="toy-ioi",
         summary="A 3-layer GPT-2 on a word-level grammar: indirect objects, induction, greater-than, agreement.",
-        settings=Settings(steps=3000, lr=3e-3, warmup=50, checkpoint_every=200),
+        settings=Settings(steps=6000, lr=3e-3, warmup=50, checkpoint_every=200),
         model=model,
         batches=batches,
         evaluate=figures,

@@ -24,11 +24,8 @@ TOKENS = torch.tensor([[1, 4, 9, 2, 10], [3, 3, 0, 7, 5]])
 
 
 @pytest.fixture(scope="module")
-def induction_folder() -> Path:
-    folder = Path(__file__).resolve().parents[3] / "shared" / "models" / "induction-2l"
-    if not folder.is_dir():
-        pytest.skip("needs the shared induction models (../shared/models/induction-2l), which are absent")
-    return folder
+def induction_folder(shared: Path) -> Path:
+    return shared / "models" / "induction-2l"
 
 
 def induction_inputs(n: int, seed: int) -> tuple[Prompts, Tensor]:

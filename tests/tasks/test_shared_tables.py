@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import re
+from pathlib import Path
 
 import pytest
-from task_stand_ins import gpt2, shared
+from task_stand_ins import gpt2
 
 from interp.tasks import task_from_table
 from interp.tasks.bad_rows import BadRowsError
@@ -20,8 +21,8 @@ YEARS = [f"{y:02d}" for y in range(100)]
 @pytest.mark.parametrize(
     ("name", "good", "total"), [("simple_test", 97, 120), ("simple_train", 413, 480), ("nounpp_test", 414, 480)]
 )
-def test_agreement_pairs_of_unequal_length_are_the_bad_rows(name: str, good: int, total: int) -> None:
-    path = shared() / "subject_verb" / f"{name}.json"
+def test_agreement_pairs_of_unequal_length_are_the_bad_rows(name: str, good: int, total: int, shared: Path) -> None:
+    path = shared / "data" / "subject_verb" / f"{name}.json"
     with pytest.raises(BadRowsError, match=f"{total - good} of {total} rows are bad") as caught:
         task_from_table(path, gpt2(), **AGREEMENT)
     assert all("differ in length" in reason for reason in caught.value.rows.values())
@@ -38,14 +39,14 @@ def test_agreement_pairs_of_unequal_length_are_the_bad_rows(name: str, good: int
     assert sorted(caught.value.rows) == unequal
 
 
-def test_within_rc_is_whole() -> None:
-    task = task_from_table(shared() / "subject_verb" / "within_rc_test.json", gpt2(), **AGREEMENT)
+def test_within_rc_is_whole(shared: Path) -> None:
+    task = task_from_table(shared / "data" / "subject_verb" / "within_rc_test.json", gpt2(), **AGREEMENT)
     assert (task.n, task.single, task.aligned, task.meta["dropped"]) == (2400, True, True, 0)
 
 
-def test_greater_than_is_whole() -> None:
+def test_greater_than_is_whole(shared: Path) -> None:
     task = task_from_table(
-        shared() / "eap_ig" / "greater_than_data.csv", gpt2(), corrupt="corrupted",
+        shared / "data" / "eap_ig" / "greater_than_data.csv", gpt2(), corrupt="corrupted",
         right=lambda row: [y for y in YEARS if y > row["label"]],
         wrong=lambda row: [y for y in YEARS if y <= row["label"]],
     )  # fmt: skip
@@ -61,24 +62,24 @@ def names(row: dict) -> tuple[str, str]:
     return next(x for x in both if x != s), s
 
 
-def test_ioi_names_from_the_prompts() -> None:
+def test_ioi_names_from_the_prompts(shared: Path) -> None:
     task = task_from_table(
-        shared() / "eap_ig" / "ioi_llama.csv", gpt2(), corrupt="corrupted",
+        shared / "data" / "eap_ig" / "ioi_llama.csv", gpt2(), corrupt="corrupted",
         right=lambda row: " " + names(row)[0], wrong=lambda row: " " + names(row)[1],
     )  # fmt: skip
     assert (task.n, task.single, task.aligned) == (499, True, True)
 
 
 @pytest.mark.parametrize("ids", [None, True])
-def test_answer_ids_of_another_tokenizer_are_row_errors(ids: bool | None) -> None:
-    path = shared() / "eap_ig" / "ioi_llama.csv"
+def test_answer_ids_of_another_tokenizer_are_row_errors(ids: bool | None, shared: Path) -> None:
+    path = shared / "data" / "eap_ig" / "ioi_llama.csv"
     with pytest.raises(BadRowsError, match="token id outside the vocabulary of 50257") as caught:
         task_from_table(path, gpt2(), corrupt="corrupted", right="correct_idx", wrong="incorrect_idx", ids=ids)
     assert len(caught.value.rows) == 186
 
 
-def test_coloured_objects_with_a_corruption_of_one_s_own() -> None:
-    path = shared() / "coloured_objects" / "cobjs_data_42.json"
+def test_coloured_objects_with_a_corruption_of_one_s_own(shared: Path) -> None:
+    path = shared / "data" / "coloured_objects" / "cobjs_data_42.json"
 
     def corrupt(row: dict) -> str:
         answer = row["1"].strip().lower()

@@ -11,7 +11,7 @@ import pytest
 
 from interp.tasks import lexicon, templates
 from interp.training import held_out as held
-from interp.training.grammar import EARLY, EARLY_STEPS, FREE, LATE, WEIGHTS, Mix, Row, held_out, mix_at, rows
+from interp.training.grammar import EARLY, EARLY_STEPS, FREE, LATE, PLAIN, WEIGHTS, Mix, Row, held_out, mix_at, rows
 from interp.training.vocabulary import BOS, PAD, SPECIAL, UNK, encode, save_tokenizer, split, vocabulary
 
 MIX = LATE
@@ -35,9 +35,9 @@ def words(row: Row) -> list[str]:
 
 
 def sentences(row: Row) -> list[list[str]]:
-    """The complete sentences of a row (a cut one at its end is left out)."""
-    text = " ".join(words(row))
-    return [part.split() for part in text.split(".")[:-1]]
+    """The complete sentences of a row: a cut one at its end is left out, and so are stray words before one."""
+    parts = [part.split() for part in " ".join(words(row)).split(".")[:-1]]
+    return [part for part in parts if part[0][0].isupper()]
 
 
 def kind_of(sentence: list[str]) -> str:
@@ -92,7 +92,7 @@ def test_names_are_uniform() -> None:
     mean = sum(counts.values()) / len(lexicon.NAMES)
     assert set(counts) == set(lexicon.NAMES)
     assert max(counts.values()) < 2 * mean
-    assert min(counts.values()) > mean / 2
+    assert min(counts.values()) > mean / 3
 
 
 def test_years() -> None:
@@ -155,26 +155,60 @@ def test_words_of_held_out_templates_are_trained_on() -> None:
 
 @pytest.mark.parametrize("mix", [EARLY, LATE])
 def test_repetition_rows(mix: Mix) -> None:
-    """Every weighted target equals the token one period back, for one period in range."""
-    periods = set()
+    """Every weighed target follows the token it followed before in the row, at distances of all sorts."""
+    distances: Counter[int] = Counter()
     for step in STEPS:
         for row in rows(0, step, mix)[0][: mix.repeated]:
-            body = row.tokens[1:] if row.tokens[0] == vocabulary()[BOS] else row.tokens
-            weights = row.weights[len(row.tokens) - len(body) :]
-            period = next(i for i, w in enumerate(weights) if w) - 1
-            assert mix.shortest <= period <= mix.longest
-            assert all(body[i] == body[i - period] for i, w in enumerate(weights) if w)
-            assert all(w == WEIGHTS["repetition"] for w in weights[period + 1 :])
+            assert set(row.weights) <= {0.0, WEIGHTS["repetition"]}
+            body = row.tokens[row.tokens[0] == vocabulary()[BOS] :]
             assert min(body) >= len(SPECIAL)
-            periods.add(period)
-    assert len(periods) > 0.7 * mix.longest
+            for i, weight in enumerate(row.weights):
+                if not weight:
+                    continue
+                pair = row.tokens[i - 1 : i + 1]
+                back = [d for d in range(1, i) if row.tokens[i - 1 - d : i + 1 - d] == pair]
+                assert back
+                distances[back[0]] += 1
     assert mix.longest <= mix.length / 2
+    assert set(distances) >= set(range(2, mix.longest))
+    # no single distance answers more than a third of them
+    assert max(distances.values()) < sum(distances.values()) / 3
 
 
 def test_rows_are_a_function_of_seed_and_step() -> None:
     assert rows(3, 7, MIX) == rows(3, 7, MIX)
     assert rows(3, 7, MIX) != rows(3, 8, MIX)
     assert rows(3, 7, MIX) != rows(4, 7, MIX)
+
+
+def test_choices_are_what_the_sentence_allows() -> None:
+    """Later years, verbs of the right number, the two people of an ABC sentence; one of them stands there."""
+    sizes: Counter[int] = Counter()
+    for row in text_rows():
+        for choice in row.choices:
+            options = [WORDS[i] for i in choice.tokens]
+            here = WORDS[row.tokens[choice.pos]]
+            assert here in options
+            assert row.weights[choice.pos] == 0
+            before = [WORDS[i] for i in row.tokens[: choice.pos]]
+            if here in lexicon.YEARS:
+                year = next(w for w in reversed(before[:-1]) if w.isdigit())
+                assert options == [y for y in lexicon.YEARS if y > year]
+            elif here in lexicon.NAMES:
+                people = [w for w in before if w in lexicon.NAMES][-3:]
+                assert options == people[:2]
+                assert people[2] not in options
+            else:
+                assert options == [verb[NUMBER[here]] for verb in lexicon.VERBS]
+            sizes[len(options)] += 1
+    assert sizes[2] > 10
+    assert sizes[len(lexicon.VERBS)] > 100
+
+
+def test_single_sentences_stand_at_many_places() -> None:
+    starts = Counter(words(row).index(sentences(row)[0][0]) for step in STEPS for row in rows(0, step, MIX)[1])
+    assert starts[0] > 0.4 * sum(starts.values())
+    assert len(starts) > 10
 
 
 def test_short_rows_come_first() -> None:
@@ -189,10 +223,12 @@ def test_widths_weights_and_words() -> None:
         assert vocabulary()[UNK] not in row.tokens
         pad = vocabulary()[PAD]
         assert all(w == 0 for t, w in zip(row.tokens, row.weights, strict=True) if t == pad)
-        assert set(row.weights) <= {0.0, FREE, *WEIGHTS.values()}
+        assert set(row.weights) <= {0.0, FREE, PLAIN, *WEIGHTS.values()}
     for row in (r for step in STEPS for r in rows(0, step, MIX)[1]):
-        # a single sentence is never cut: its full stop is there
+        # a single sentence is never cut: its full stop is there, and one target decides it at most
         assert words(row)[-1] == "."
+        assert len(sentences(row)) == 1
+        assert sum(w > PLAIN for w in row.weights) + len(row.choices) == 1
 
 
 def test_held_out_prompts_are_held_out() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from safetensors.torch import load_file
 from interp.registry import UserError
 from interp.training import checkpoint
 from interp.training.loop import summed_cross_entropy, train
+from interp.training.recipes import Batch, Open
 
 
 def weights(folder: Path) -> dict[str, torch.Tensor]:
@@ -28,13 +30,27 @@ def steps_only(rows: list[dict[str, float]]) -> list[dict[str, float]]:
     return [{k: v for k, v in row.items() if k != "seconds"} for row in rows]
 
 
-def test_loss_by_hand() -> None:
-    """Two targets of probability ¼ (weight 3) and ½ (weight 1); the first token is never a target."""
+def logits_by_hand() -> torch.Tensor:
     quarter = torch.tensor([0.25, 0.25, 0.25, 0.25]).log()
     half = torch.tensor([0.5, 0.25, 0.125, 0.125]).log()
-    logits = torch.stack([quarter, half, quarter])[None]
-    found = summed_cross_entropy(logits, torch.tensor([[2, 1, 0]]), torch.tensor([[9.0, 3.0, 1.0]]))
-    assert float(found) == pytest.approx(3 * math.log(4) + math.log(2))
+    return torch.stack([quarter, half, quarter])[None]
+
+
+def test_loss_by_hand() -> None:
+    """Two targets of probability ¼ (weight 3) and ½ (weight 1); the first token is never a target."""
+    batch = Batch(torch.tensor([[2, 1, 0]]), torch.tensor([[9.0, 3.0, 1.0]]))
+    total, weight = summed_cross_entropy(logits_by_hand(), batch)
+    assert float(total) == pytest.approx(3 * math.log(4) + math.log(2))
+    assert float(weight) == 4
+
+
+def test_open_target_by_hand() -> None:
+    """The last token could be 0 or 2, three to one: ¾·log 2 + ¼·log 8 = 1.5 log 2, weight 2."""
+    choice = Open(torch.tensor([0]), torch.tensor([2]), torch.tensor([[0.75, 0, 0.25, 0]]), torch.tensor([2.0]))
+    batch = Batch(torch.tensor([[2, 1, 0]]), torch.tensor([[0.0, 1.0, 0.0]]), choice)
+    total, weight = summed_cross_entropy(logits_by_hand(), batch)
+    assert float(total) == pytest.approx(math.log(4) + 2 * 1.5 * math.log(2))
+    assert float(weight) == 3
 
 
 def test_learns_and_logs(tmp_path: Path) -> None:
@@ -132,3 +148,12 @@ def test_bad_input(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="steps"):
         train(tiny_recipe.recipe(), out=tmp_path / "x", steps=0)
     assert not (tmp_path / "x").exists()
+
+
+def test_diverging_run_stops(tmp_path: Path) -> None:
+    endless = replace(tiny_recipe.recipe(), batches=lambda seed, step: [Batch(ROW, torch.full((1, 3), math.inf))])
+    with pytest.raises(UserError, match="gradients at step 0"):
+        train(endless, out=tmp_path)
+
+
+ROW = torch.tensor([[1, 2, 3]])

@@ -11,7 +11,6 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from interp.hooks.addresses import Address
-from interp.hooks.context import EditContext
 from interp.hooks.sites import SITES, resolve_all
 from interp.hooks.values import Prompts, Run
 from interp.interventions.audit.definitions import Definitions
@@ -82,10 +81,6 @@ class Bench:
         if "key" in site.axes:
             noise = noise * self.allowed(address.layer)
         return noise.to(x.dtype)
-
-    def randomised(self, x: Tensor, ctx: EditContext) -> Tensor:
-        """An edit's function: the site with noise added."""
-        return x + self.noise(ctx.address, x)
 
 
 def by_address(run: Run) -> dict[Address, Tensor]:

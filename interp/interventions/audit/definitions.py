@@ -227,11 +227,12 @@ class Definitions:
 
         def project(x: Tensor, own: Tensor, resid: Tensor) -> Tensor:
             w = self._head_weights(layer)
+            weight: Tensor = getattr(w, f"W_{name}")
+            bias: Tensor = getattr(w, f"b_{name}")
             if g.qk_positions and which != "v":
                 x = x + self._table()[self.prompts.positions]
             each = x[:, :, None] + read(own) - read(resid)[:, :, None]
-            mixed = einsum(each, getattr(w, f"W_{name}"), "b p head m, head m d_head -> b p head d_head")
-            return mixed + getattr(w, f"b_{name}")
+            return einsum(each, weight, "b p head m, head m d_head -> b p head d_head") + bias
 
         return project
 

@@ -1,6 +1,6 @@
 """Rule 5, random edits: they move the logits, do what the definitions say, and reach nothing else.
 
-At every site three edits are made: of the whole site, of its first unit (head, kv head, neuron), and of one
+At every site two edits are made: of the whole site, and of its first unit (head, kv head, neuron) at one
 position. Everything is captured in each run, so that what an edit reaches is seen and not supposed.
 """
 
@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from interp.hooks.addresses import Address
+from interp.hooks.context import EditContext
 from interp.hooks.edits import function
 from interp.hooks.sites import SITES
 from interp.hooks.values import Geometry
@@ -38,22 +39,16 @@ def random_edits(bench: Bench) -> None:
             _upstream(bench, address, acts)
         else:
             bench.out.add(RULE, address, "its definition", None, reason="this site has no definition to check by")
-        _one_unit(bench, address)
-        _one_position(bench, address)
+        _one_part(bench, address)
 
 
 def _edited(bench: Bench, address: Address, **parts: Any) -> tuple[dict[Address, Tensor], Tensor]:
-    if parts and "pos" not in parts:
+    """Captures and logits of a run with noise added to a site, or to unit 0 of it."""
 
-        def noisy(x: Tensor, ctx: object) -> Tensor:
-            noise = bench.noise(address, bench.acts[address])
-            axis = SITES[address.site].axis({"neuron": "d_mlp"}.get(unit := next(iter(parts)), unit))
-            return x + noise.narrow(axis, 0, 1)
+    def noisy(x: Tensor, ctx: EditContext) -> Tensor:
+        return x + ctx.pick(bench.noise(address, bench.acts[address]))
 
-        edit = function(str(address), noisy, **parts)
-    else:
-        edit = function(str(address), bench.randomised, **parts)
-    run = bench.model.run(bench.clean, edits=[edit], capture=bench.names)
+    run = bench.model.run(bench.clean, edits=[function(str(address), noisy, **parts)], capture=bench.names)
     return by_address(run), bench.logits(run)
 
 
@@ -119,58 +114,55 @@ def untouched(site: str, g: Geometry, norm_heads: str) -> list[Untouched]:
     return []
 
 
-def _one_unit(bench: Bench, address: Address) -> None:
-    model = bench.model
-    g = model.geometry
-    quiet = untouched(address.site, g, model.family.norm_heads)
-    if not quiet:
-        return
+def _one_part(bench: Bench, address: Address) -> None:
+    """An edit of unit 0 at one real index, or of all units there where the site has none."""
     axes = SITES[address.site].axes
-    unit = next(u for u in ("head", "kv_head", "d_mlp") if u in axes)
-    acts, _ = _edited(bench, address, **{"neuron" if unit == "d_mlp" else unit: 0})
-    changed = []
-    for q in quiet:
-        if q.site not in model.sites():
-            continue
-        here = Address(q.site, address.layer)
-        axis = SITES[q.site].axis(q.axis)
-        n = acts[here].shape[axis]
-        now, before = (t.narrow(axis, min(q.first, n), max(0, n - q.first)) for t in (acts[here], bench.acts[here]))
-        if not torch.equal(now, before):
-            changed.append(str(here))
-    own = difference(acts[address], bench.acts[address])
-    ok = not changed and own > 0
-    bench.out.add(
-        RULE, address, f"{unit} 0 edited leaves the other {unit}s alone", ok,
-        reason=f"changed: {', '.join(changed)}" if changed else None if own else "the edit did nothing",
-    )  # fmt: skip
-
-
-def _one_position(bench: Bench, address: Address) -> None:
-    """An edit at one real index: the columns before it stay, in a causal model, at every site."""
-    site = SITES[address.site]
-    token = "query" if "query" in site.axes else "pos"
+    unit = next((u for u in ("head", "kv_head", "d_mlp") if u in axes), None)
     place = int(bench.clean.lengths.min()) - 1
-    acts, _ = _edited(bench, address, pos=place)
+    parts = {} if unit is None else {"neuron" if unit == "d_mlp" else unit: 0}
+    acts, _ = _edited(bench, address, pos=place, **parts)
+    if unit is not None:
+        _record(
+            bench, address, f"{unit} 0 edited leaves the other {unit}s alone", acts, _other_units(bench, address, acts)
+        )
+    causal = bench.model.geometry.causal
+    what = "earlier positions" if causal else "the site's other positions"
+    _record(
+        bench, address, f"one position edited leaves {what} alone", acts, _other_positions(bench, address, acts, place)
+    )
+
+
+def _record(bench: Bench, address: Address, check: str, acts: dict[Address, Tensor], changed: list[Address]) -> None:
+    own = difference(acts[address], bench.acts[address])
+    why = f"changed: {', '.join(map(str, changed[:5]))}" if changed else None if own else "the edit did nothing"
+    bench.out.add(RULE, address, check, not changed and own > 0, reason=why)
+
+
+def _other_units(bench: Bench, address: Address, acts: dict[Address, Tensor]) -> list[Address]:
+    """Sites whose other units changed."""
+    model, changed = bench.model, []
+    for quiet in untouched(address.site, model.geometry, model.family.norm_heads):
+        here = Address(quiet.site, address.layer)
+        if here not in acts:
+            continue
+        axis = SITES[quiet.site].axis(quiet.axis)
+        rest = max(0, acts[here].shape[axis] - quiet.first)
+        now, before = (t.narrow(axis, t.shape[axis] - rest, rest) for t in (acts[here], bench.acts[here]))
+        if not torch.equal(now, before):
+            changed.append(here)
+    return changed
+
+
+def _other_positions(bench: Bench, address: Address, acts: dict[Address, Tensor], place: int) -> list[Address]:
+    """Sites whose earlier columns changed, and the edited site if any other column of it did."""
     column = torch.arange(bench.clean.width, device=bench.clean.device)[None]
     at = bench.clean.column(place)[:, None]
     changed = []
-    for other, now in acts.items():
-        if other == address:
-            keep = column != at
-        elif bench.model.geometry.causal:
-            keep = column < at
-        else:
-            continue
+    for other in acts if bench.model.geometry.causal else [address]:
+        keep = column != at if other == address else column < at
         axes = SITES[other.site].axes
         axis = axes.index("query" if "query" in axes else "pos")
-        before = bench.acts[other]
-        if not torch.equal(now.movedim(axis, 1)[keep], before.movedim(axis, 1)[keep]):
-            changed.append(str(other))
-    own = difference(acts[address], bench.acts[address])
-    ok = not changed and own > 0
-    what = "earlier positions" if bench.model.geometry.causal else f"the site's other {token} columns"
-    bench.out.add(
-        RULE, address, f"one position edited leaves {what} alone", ok,
-        reason=f"changed: {', '.join(changed[:5])}" if changed else None if own else "the edit did nothing",
-    )  # fmt: skip
+        now, before = (t.movedim(axis, 1)[keep] for t in (acts[other], bench.acts[other]))
+        if not torch.equal(now, before):
+            changed.append(other)
+    return changed

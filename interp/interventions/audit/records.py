@@ -39,7 +39,8 @@ class AuditRow:
     def __str__(self) -> str:
         where = str(Address(self.site, self.layer))
         state = {True: "held", False: "BROKEN", None: "not tried"}[self.passed]
-        size = "" if self.value is None else f": {self.value:.3g}, allowed {self.tolerance:.3g}"
+        size = "" if self.value is None else f": {self.value:.3g}"
+        size += "" if self.tolerance is None else f", allowed {self.tolerance:.3g}"
         why = f" ({self.reason})" if self.reason else ""
         return f"{state} {self.rule} at {where}, {self.check} [{self.setting}]{size}{why}"
 
