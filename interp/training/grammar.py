@@ -143,7 +143,7 @@ def ioi_sentence(rng: random.Random, used: Sequence[str] = ()) -> Sentence:
 
 
 def greater_than_sentence(rng: random.Random) -> Sentence:
-    """Two years of one century; the second is uniform among the later ones."""
+    """Two years of one century; the second is a later one, the nearer the likelier (`durations`)."""
     while True:
         century, year = _choice(rng, lexicon.CENTURIES), rng.randrange(99)
         if not held_out(century, f"{year:02d}"):

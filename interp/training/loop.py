@@ -112,12 +112,14 @@ def train_step(
     scaler.unscale_(optimiser)
     before, after = clip_gradients(model, settings.clip)
     if not (scaler.is_enabled() or math.isfinite(before)):
-        raise UserError(f"{recipe.name}: gradients at step {step} are {before}, loss {float(loss.detach())}; try a lower lr")
+        found = f"gradients {before}, loss {float(loss.detach())}"
+        raise UserError(f"{recipe.name} diverged at step {step}: {found}; try a lower lr")
     # under fp16 a step whose gradients overflowed is skipped, and the scale lowered
     scaler.step(optimiser)
     scaler.update()
     return {
-        "step": step, "loss": float(loss.detach()), "lr": rate, "grad_norm": _finite(before), "grad_norm_clipped": _finite(after),
+        "step": step, "loss": float(loss.detach()), "lr": rate,
+        "grad_norm": _finite(before), "grad_norm_clipped": _finite(after),
         "loss_scale": float(scaler.get_scale()),
     }  # fmt: skip
 
@@ -144,10 +146,12 @@ def train(
     """Train a recipe and write its model folder (weights, tokenizer, card) to `out`; returns `out`.
 
     `steps` replaces the recipe's number (the schedule shrinks with it). `resume=False` starts afresh and
-    deletes the run's own checkpoints and log. `text` is the folder of a recipe on natural text. `stop_after` ends this call after that many steps, with a
-    checkpoint and no card, as an interruption would. `progress` is called with each step's log line.
+    deletes the run's own checkpoints and log. `text` is the folder of a recipe on natural text. `stop_after`
+    ends this call after that many steps, with a checkpoint and no card, as an interruption would. `progress`
+    is called with each step's log line.
 
-    Raises UserError for an unknown recipe, dtype or device, and where `out` holds another run's checkpoints.
+    Raises UserError for an unknown recipe, dtype or device, where `out` holds another run's checkpoints, and
+    where a run diverges.
     """
     recipe = load_recipe(name, text) if isinstance(name, str) else name
     if dtype not in DTYPES:
@@ -205,6 +209,8 @@ def _run(
     seconds = before
     with (folder / LOG).open("a") as log:
         for step in range(first, last):
+            if recipe.adjust:
+                recipe.adjust(model, step)
             row = train_step(
                 model, optimiser, scaler, recipe, settings,
                 seed=seed, step=step, device=device, dtype=DTYPES[dtype],

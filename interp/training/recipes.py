@@ -117,6 +117,8 @@ class Recipe:
     """Write the model folder that `interp.load_model` reads."""
     about: Mapping[str, Any] = field(default_factory=dict)
     """What the card says beyond the figures."""
+    adjust: Callable[[nn.Module, int], None] | None = None
+    """Called with the model and the number of steps done, before each step: what a curriculum changes in it."""
     snapshot: Callable[[nn.Module, Path, int], None] | None = None
     """Called with the model, the folder and the number of steps done, before the first step and after each."""
     afterwards: Callable[[Path, int], Sequence[Figure]] | None = None

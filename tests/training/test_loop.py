@@ -152,7 +152,7 @@ def test_bad_input(tmp_path: Path) -> None:
 
 def test_diverging_run_stops(tmp_path: Path) -> None:
     endless = replace(tiny_recipe.recipe(), batches=lambda seed, step: [Batch(ROW, torch.full((1, 3), math.inf))])
-    with pytest.raises(UserError, match="gradients at step 0"):
+    with pytest.raises(UserError, match="diverged at step 0"):
         train(endless, out=tmp_path)
 
 
