@@ -30,6 +30,8 @@ class Held:
     """All columns, in order."""
     rows: Int[Tensor, " batch"] | None = None
     """Row of the original batch behind each row; None where they are the same."""
+    start: int | None = None
+    """The first held column, where all from it on are held."""
 
     @staticmethod
     def all(prompts: Prompts) -> Held:
@@ -44,6 +46,8 @@ class Held:
         """The held columns of a full-width tensor whose token axis is `axis`."""
         if self.whole:
             return full
+        if self.start is not None:
+            return full.narrow(axis, self.start, full.shape[axis] - self.start)
         if self.columns.ndim == 1:
             return full.index_select(axis, self.columns)
         shape = [1] * full.ndim

@@ -13,6 +13,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from types import MappingProxyType
 
 import torch
@@ -151,23 +152,23 @@ class Prompts:
     def device(self) -> torch.device:
         return self.tokens.device
 
-    @property
+    @cached_property
     def lengths(self) -> Int[Tensor, " batch"]:
         """Real tokens of each row, answer suffix left out."""
         full = self.mask.sum(1)
         return full if self.suffix is None else full - self.suffix
 
-    @property
+    @cached_property
     def starts(self) -> Int[Tensor, " batch"]:
         """Column of each row's first real token."""
         return self.mask.int().argmax(1)
 
-    @property
+    @cached_property
     def positions(self) -> Int[Tensor, "batch pos"]:
         """Real index of every column; 0 on padding."""
         return (self.mask.long().cumsum(1) - 1).clamp(min=0) * self.mask
 
-    @property
+    @cached_property
     def padded(self) -> bool:
         return not bool(self.mask.all())
 
@@ -224,7 +225,7 @@ class Prompts:
         index = self.real_index(place)
         return torch.where(index < 0, index, index + self.starts)
 
-    @property
+    @cached_property
     def answer_columns(self) -> Int[Tensor, " batch"]:
         """Column whose logits are read, per row."""
         return self.answer + self.starts
@@ -286,6 +287,8 @@ class Run:
         object.__setattr__(self, "grads", _frozen(self.grads))
 
     def __getitem__(self, address: str) -> Tensor:
+        if address in self.acts:
+            return self.acts[address]
         key = str(Address.parse(address).resolve(self.layers))
         if key not in self.acts:
             raise unknown("captured address", address, sorted(self.acts))

@@ -56,9 +56,9 @@ class Base:
         return found
 
 
-def base_run(model: Model, prompts: Prompts, capture: Iterable[Address]) -> Base:
-    """Run the prompts unedited, keeping the addresses named."""
-    net, wanted = model.net, list(capture)
+def base_run(model: Model, prompts: Prompts, capture: Iterable[Address], net: Net | None = None) -> Base:
+    """Run the prompts unedited, keeping the addresses named. `net` saves finding the model's parts again."""
+    net, wanted = model.net if net is None else net, list(capture)
     prompts = model.prompts(prompts)
     model._refuse_container_hooks(net)
     tap = RunTap(net.geometry, Held.all(prompts), capture=wanted)

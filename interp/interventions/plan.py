@@ -33,7 +33,7 @@ from interp.models.model import Model
 
 Intervention = tuple[Edit, ...]
 
-PASS_TOKENS = 2048
+PASS_TOKENS = 1024
 """Tokens a pass holds at most: on a CPU, larger activations leave the cache and gain nothing."""
 PASS_OVERHEAD = 48
 """What one more pass costs, in tokens: reading the weights once more and launching the kernels."""
@@ -174,7 +174,7 @@ def make_plan(
     prompts, g = reader.prompts, model.geometry
     resolved = [tuple((a, e) for e in edits for a in e.check(g, prompts)) for edits in many]
     if base is None:
-        base = base_run(model, prompts, needed(resolved, g, options))
+        base = base_run(model, prompts, needed(resolved, g, options), reader.net)
     items = [_item(i, edits, base, reader, options) for i, edits in enumerate(resolved)]
     passes = _passes([i for i in items if i.entry is not None], reader, options)
     return Plan(
@@ -258,12 +258,10 @@ def _first_change(address: Address, edit: Edit, base: Base) -> int | None:
     where = ctx.written()
     if where is not None:
         differs = differs & where
-    axis = ctx.token_axis
-    by_column = differs.any(dim=[d for d in range(differs.ndim) if d != axis]) if differs.ndim > 1 else differs
-    if by_column.numel() == 1 and base.prompts.width > 1:  # the edit's value was broadcast over the columns
-        return 0 if bool(by_column.any()) else None
-    found = by_column.nonzero()
-    return int(found[0]) if len(found) else None
+    if differs.shape[ctx.token_axis] == 1 and base.prompts.width > 1:  # one value for all columns
+        return 0 if bool(differs.any()) else None
+    by_column = differs.movedim(ctx.token_axis, 0).flatten(1).any(1).tolist()
+    return by_column.index(True) if True in by_column else None
 
 
 def _entry(edits: tuple[tuple[Address, Edit], ...], g: Geometry) -> Entry:

@@ -82,7 +82,9 @@ class Reader:
 
     def values_of(self, x: Float[Tensor, "item row kept d_model"]) -> list[Float[Tensor, " prompt"]]:
         """The metric of each of several runs."""
-        return [self.metric.from_view(view, self.task, self.reference) for view in self.views(x)]
+        views = list(self.views(x))
+        first = self.metric.from_view(views[0], self.task, self.reference)  # checks the task, once for all
+        return [first, *(self.metric.fn(view, self.task, self.reference) for view in views[1:])]
 
     def of_logits(self, logits: Float[Tensor, "row pos d_vocab"]) -> Float[Tensor, " prompt"]:
         """The metric from a whole run's logits."""

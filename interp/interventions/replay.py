@@ -180,7 +180,7 @@ class PassRun:
         self.net, self.first, self.shortcuts = base.net, one.first, prefix
         self.rows = len(base.prompts)
         columns = torch.arange(self.first, base.prompts.width, device=base.prompts.device)
-        self.held = Held(base.prompts, columns, self.first == 0)
+        self.held = Held(base.prompts, columns, self.first == 0, start=self.first)
         read = reader.columns if prefix else None
         narrow = read is not None and read.shape[-1] < len(columns)
         self.tail = Held(base.prompts, read.clamp(min=self.first), False) if narrow and read is not None else None
@@ -228,7 +228,9 @@ class PassRun:
         """A base tensor's held columns, once for every intervention."""
         held = self.tail if tail and self.tail is not None else self.held
         part = held.take(full, axis)
-        return part if packed == 1 else part.repeat(packed, *(1,) * (part.ndim - 1))
+        if packed > 1:
+            return part.repeat(packed, *(1,) * (part.ndim - 1))
+        return part if held.whole else part.contiguous()
 
     def _enter(self, entry: Entry, packed: int) -> Tensor:
         """The residual after the entry layer, for interventions that enter there."""

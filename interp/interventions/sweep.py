@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -19,6 +20,7 @@ from interp.interventions.reading import Reader
 from interp.interventions.units import Unit, carries, with_positions
 from interp.metrics import LogitsView, Metric, get_metric
 from interp.models.model import Model
+from interp.models.net import Net
 from interp.registry import UserError
 from interp.tasks.values import Side, Task
 
@@ -45,10 +47,15 @@ class Sides:
             run = self.model.run(prompts, capture=capture)
             self._views[side] = self.metric.view(run.logits, self.task, side)
             return run
-        base = base_run(self.model, prompts, resolve_all(capture, self.model.geometry))
+        base = base_run(self.model, prompts, resolve_all(capture, self.model.geometry), self.net)
         with torch.no_grad():
             self._views[side] = Reader(base.net, self.task, self.metric, side).view_of_final(base.final)
         return base.run
+
+    @cached_property
+    def net(self) -> Net:
+        """The model's parts, found once."""
+        return self.model.net
 
     def view(self, side: Side) -> LogitsView:
         """What the metric reads of the unedited run of one side."""
@@ -72,7 +79,7 @@ class Sides:
 
     def reader(self, side: Side) -> Reader:
         """Reads the metric of runs on one side."""
-        return Reader(self.model.net, self.task, self.metric, side, self.reference())
+        return Reader(self.net, self.task, self.metric, side, self.reference())
 
 
 def labelled(task: Task) -> Task:

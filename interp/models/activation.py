@@ -7,6 +7,8 @@ matrix products around them. Going through all steps piece by piece gives the sa
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
@@ -15,30 +17,41 @@ PIECE = 1 << 16
 """Numbers in a piece: with its temporaries it stays in a core's cache."""
 LANES = 32
 """Numbers that a vector loop takes at once; pieces of whole lanes leave no remainder that rounds another way."""
+Activation = nn.Module | Callable[[Tensor], Tensor]
 _ELEMENTWISE = ("transformers.activations", "torch.nn.modules.activation")
 
 
-def activate(module: nn.Module, x: Float[Tensor, "... d_mlp"]) -> Float[Tensor, "... d_mlp"]:
-    """`module(x)`, to the bit."""
+def activate(module: Activation, x: Float[Tensor, "... d_mlp"], spare: bool = False) -> Float[Tensor, "... d_mlp"]:
+    """`module(x)`, to the bit. With `spare`, nobody else holds `x`, and its memory may take the result."""
     if not in_pieces(module, x):
         out: Tensor = module(x)
         return out
     flat = x.view(-1, x.shape[-1])
     rows = max(1, PIECE // x.shape[-1])
-    whole = torch.empty_like(flat)
+    whole = flat if spare else torch.empty_like(flat)
     for start in range(0, len(flat), rows):
         whole[start : start + rows] = module(flat[start : start + rows])
     return whole.view(x.shape)
 
 
-def in_pieces(module: nn.Module, x: Tensor) -> bool:
+def in_pieces(module: Activation, x: Tensor) -> bool:
     """Whether pieces pay and change nothing: a large CPU tensor, no graph, nobody counting the calls."""
     return (
-        x.numel() >= 4 * PIECE
+        x.numel() >= 2 * PIECE
         and x.device.type == "cpu"
         and not torch.is_grad_enabled()
         and x.is_contiguous()
         and x.shape[-1] % LANES == 0
+        and isinstance(module, nn.Module)
         and type(module).__module__ in _ELEMENTWISE
-        and not (module._forward_hooks or module._forward_pre_hooks)
+        and not _hooked(module)
     )
+
+
+def gives_fresh(module: nn.Module | None) -> bool:
+    """Whether a projection's output is nobody else's: a plain linear map, without a hook that may keep it."""
+    return type(module).__name__ in ("Linear", "Conv1D") and not _hooked(module)  # type: ignore[arg-type]
+
+
+def _hooked(module: nn.Module) -> bool:
+    return bool(module._forward_hooks or module._forward_pre_hooks)

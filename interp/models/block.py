@@ -28,7 +28,7 @@ from torch import Tensor
 
 from interp.hooks.taps import NoTap, Tap
 from interp.hooks.values import NO_TENSORS
-from interp.models.activation import activate
+from interp.models.activation import activate, gives_fresh
 from interp.models.grid import Grid
 from interp.models.net import LayerParts, Net, matrix, packed
 from interp.models.norms import Norm, rescaled
@@ -309,8 +309,9 @@ def mlp(
             if tap.wants("mlp_in", layer):
                 x = _through_mlp_input(net, layer, resid, x, tap)
         x = tap("ln2", layer, x)
+        spare = "mlp_pre" not in given and not tap.wants("mlp_pre", layer) and gives_fresh(parts.mlp_in)
         pre = tap("mlp_pre", layer, given["mlp_pre"] if "mlp_pre" in given else parts.mlp_in(x))  # type: ignore[misc]
-        post = activate(parts.act, pre)  # type: ignore[arg-type]
+        post = activate(parts.act, pre, spare)  # type: ignore[arg-type]
         if parts.mlp_up is not None:
             post = post * tap("mlp_up", layer, parts.mlp_up(x))
     out = parts.mlp_out(tap("mlp_post", layer, post))  # type: ignore[misc]

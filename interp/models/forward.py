@@ -69,9 +69,7 @@ def final_norm(net: Net, resid: Float[Tensor, "*rows pos d_model"], tap: Tap = N
     return tap("ln_final", None, out)
 
 
-def unembed(
-    net: Net, x: Float[Tensor, "*rows pos d_model"], tap: Tap = NO_TAP
-) -> Float[Tensor, "*rows pos d_vocab"]:
+def unembed(net: Net, x: Float[Tensor, "*rows pos d_model"], tap: Tap = NO_TAP) -> Float[Tensor, "*rows pos d_vocab"]:
     """What the unembedding receives to logits, soft-cap included."""
     logits = x if net.unembed is None else net.unembed(x)
     return tap("logits", None, cap_logits(net, logits, tap))

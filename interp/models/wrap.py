@@ -152,7 +152,8 @@ class WrappedModel(Model):
 
     @property
     def _weight(self) -> Tensor:
-        return next(self.module.layers.parameters())
+        container: Any = self.module
+        return next(container.layers.parameters())  # type: ignore[no-any-return]
 
     @property
     def device(self) -> torch.device:
@@ -188,7 +189,8 @@ class WrappedModel(Model):
             raise UserError(f"these prompts are not of {self.name}: make them with its inputs(x)")
 
     def _plain_logits(self, prompts: Prompts) -> Tensor:
-        x = self.module.embed(prompts.tokens) if self.takes_vectors else prompts.tokens
+        container: Any = self.module
+        x = container.embed(prompts.tokens) if self.takes_vectors else prompts.tokens
         training = self.outer.training
         self.outer.eval()
         try:
@@ -279,7 +281,7 @@ def _layers(module: nn.Module, layers: str | Sequence[nn.Module] | None) -> tupl
         if isinstance(module, nn.TransformerEncoder):
             return list(module.layers), module.norm
         return [module], None
-    found = _at(module, layers) if isinstance(layers, str) else layers
+    found: Any = _at(module, layers) if isinstance(layers, str) else layers
     if isinstance(found, nn.TransformerEncoder):
         return list(found.layers), found.norm
     try:

@@ -80,7 +80,8 @@ class PreLayer(nn.Module):
 
 
 PRE = layer_row(
-    "mine", attn="attention", qkv=("attention",), packing="in_proj", out="attention.out_proj", ln1="norm_a", ln2="norm_b",
+    "mine", attn="attention", qkv=("attention",), packing="in_proj",
+    out="attention.out_proj", ln1="norm_a", ln2="norm_b",
     mlp_in="up", act=torch.relu, mlp_out="down",
 )  # fmt: skip
 
@@ -247,7 +248,7 @@ def test_errors() -> None:
         model.run([[1, 2, 3]])
     with pytest.raises(UserError, match="width 16"):
         model.run(torch.zeros(1, 2, 5))
-    with pytest.raises(UserError, match="not tokens"):
-        from interp.models.weights import embedding
+    from interp.models.weights import embedding
 
+    with pytest.raises(UserError, match="not tokens"):
         embedding(model.net)

@@ -1,0 +1,138 @@
+"""What adds up to what: residual, heads, biases, logits (faults 3, 8 to 11, 14, 35)."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from interp.hooks.edits import add, zero
+from interp.models.model import Model
+from tests.tiny import HF_KINDS, NATIVE_KINDS, tiny
+
+TOKENS = [[1, 2, 3, 4, 5, 6], [7, 8, 9, 10, 11, 12]]
+SEQUENTIAL = [k for k in HF_KINDS if k != "neox"]
+
+
+@pytest.mark.parametrize("kind", SEQUENTIAL)
+def test_the_residual_adds_up(kind: str) -> None:
+    run = tiny(kind).run(TOKENS, capture=["resid_pre", "attn_out", "resid_mid", "mlp_out", "resid_post"])
+    for i in range(2):
+        pre, attn, mid, mlp, post = (
+            run[f"L{i}.{s}"] for s in ("resid_pre", "attn_out", "resid_mid", "mlp_out", "resid_post")
+        )
+        assert torch.allclose(pre + attn, mid, atol=1e-5)
+        assert torch.allclose(mid + mlp, post, atol=1e-5)
+    assert torch.equal(run["L0.resid_post"], run["L1.resid_pre"])
+
+
+def test_a_parallel_block_adds_both_at_once() -> None:
+    run = tiny("neox").run(TOKENS, capture=["resid_pre", "attn_out", "mlp_out", "resid_post"])
+    for i in range(2):
+        pre, attn, mlp, post = (run[f"L{i}.{s}"] for s in ("resid_pre", "attn_out", "mlp_out", "resid_post"))
+        assert torch.allclose(pre + attn + mlp, post, atol=1e-5)
+        assert float(attn.abs().max()) > 0.1
+        assert float(mlp.abs().max()) > 0.1
+
+
+@pytest.mark.parametrize("kind", HF_KINDS)
+@pytest.mark.parametrize("site", ["embed", "attn_out", "mlp_out"])
+def test_what_is_captured_is_exactly_what_is_added(kind: str, site: str) -> None:
+    """Zeroing an addend takes that addend away, bit by bit where nothing else was added between."""
+    model = tiny(kind)
+    address = "embed" if site == "embed" else f"L1.{site}"
+    base = model.run(TOKENS, capture=[address, "L1.resid_pre", "L1.resid_post"])
+    if site == "mlp_out":
+        run = model.run(TOKENS, edits=[zero(address)], capture="L1.resid_post")
+        assert torch.allclose(run["L1.resid_post"] + base[address], base["L1.resid_post"], atol=1e-5)
+    elif site == "attn_out":
+        run = model.run(TOKENS, edits=[zero(address), zero("L1.mlp_out")], capture="L1.resid_post")
+        assert torch.allclose(run["L1.resid_post"], base["L1.resid_pre"], atol=1e-6)
+    else:
+        run = model.run(TOKENS, edits=[zero("embed")], capture="L0.resid_pre")
+        left = run["L0.resid_pre"]
+        if model.geometry.pos_embed:
+            assert torch.equal(left, model.module.transformer.wpe.weight[:6].expand_as(left))  # type: ignore[union-attr,index]
+        else:
+            assert bool((left == 0).all())
+
+
+def test_scores_of_any_size_keep_the_future_hidden() -> None:
+    model = tiny("gpt2")
+    with torch.no_grad():
+        for block in model.module.transformer.h:  # type: ignore[union-attr]
+            block.attn.c_attn.weight[:, :32] *= 1e4
+    run = model.run(TOKENS, capture=["pattern", "scores"])
+    for i in range(2):
+        pattern = run[f"L{i}.pattern"]
+        assert bool((pattern.triu(1) == 0).all())
+        assert torch.allclose(pattern.sum(-1), torch.ones(2, 4, 6), atol=1e-6)
+        assert float(run[f"L{i}.scores"].tril().abs().max()) > 1e3
+    assert bool(run.logits.isfinite().all())
+
+
+@pytest.mark.parametrize("kind", [*HF_KINDS, *(f"native:{v}" for v in NATIVE_KINDS)])
+def test_the_last_residual_gives_the_logits(kind: str) -> None:
+    model = tiny(kind)
+    run = model.run(
+        TOKENS, capture=["L-1.resid_post", "ln_final", "ln_final_scale" if model.geometry.final_norm else "embed"]
+    )
+    final = model.net.final(run["L-1.resid_post"])
+    assert torch.equal(final, run["ln_final"])
+    unembed = model.net.unembed
+    assert unembed is not None
+    raw = final @ unembed.weight.T + (0 if unembed.bias is None else unembed.bias)  # type: ignore[union-attr,operator]
+    want = 30 * torch.tanh(raw / 30) if kind == "gemma2" else raw
+    assert torch.allclose(run.logits, want.detach(), atol=1e-5)
+
+
+def test_the_soft_cap_lies_between_its_two_sites() -> None:
+    run = tiny("gemma2").run(TOKENS, capture=["logits", "logits_pre_cap"])
+    assert torch.allclose(run["logits"], 30 * torch.tanh(run["logits_pre_cap"] / 30), atol=1e-6)
+    assert torch.equal(run["logits"], run.logits)
+    assert float((run["logits"] - run["logits_pre_cap"]).abs().max()) > 1e-3
+
+
+def heads_and_bias(model: Model) -> tuple[torch.Tensor, torch.Tensor]:
+    run = model.run(TOKENS, capture=["L1.head_out", "L1.attn_out"])
+    return run["L1.head_out"].sum(2), run["L1.attn_out"]
+
+
+def test_heads_and_bias_make_attention() -> None:
+    model = tiny("gpt2")
+    w = model.weights(1)
+    total, out = heads_and_bias(model)
+    assert torch.allclose(total + w.b_O, out, atol=1e-5)
+    assert float(w.b_O.abs().max()) > 0.05
+
+
+def test_a_shift_of_the_value_bias_moves_the_sum_once() -> None:
+    model = tiny("gpt2")
+    before, _ = heads_and_bias(model)
+    delta = torch.randn(4, 8, generator=torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        model.module.transformer.h[1].attn.c_attn.bias[64:] += delta.flatten()  # type: ignore[union-attr,index]
+    after, _ = heads_and_bias(model)
+    moved = torch.einsum("hd,hdm->m", delta, model.weights(1).W_O)
+    assert torch.allclose(after - before, moved.expand_as(after), atol=1e-5)  # rows of the pattern sum to 1
+
+
+def test_zeroed_heads_leave_the_bias() -> None:
+    model = tiny("gpt2")
+    run = model.run(TOKENS, edits=[zero("L1.z")], capture="L1.attn_out")
+    bias = model.weights(1).b_O
+    assert torch.allclose(run["L1.attn_out"], bias.expand_as(run["L1.attn_out"]), atol=1e-6)
+    by_head = model.run(TOKENS, edits=[zero("L1.head_out")], capture="L1.attn_out")
+    assert torch.allclose(by_head["L1.attn_out"], run["L1.attn_out"], atol=1e-5)
+
+
+@pytest.mark.parametrize("kind", SEQUENTIAL)
+def test_a_vector_added_in_the_middle_reaches_the_end_with_the_mlps_change(kind: str) -> None:
+    model = tiny(kind)
+    vector = torch.randn(32, generator=torch.Generator().manual_seed(0))
+    sites = ["L0.resid_mid", "L0.mlp_out", "L0.resid_post"]
+    base = model.run(TOKENS, capture=sites)
+    run = model.run(TOKENS, edits=[add("L0.resid_mid", vector)], capture=sites)
+    moved = {s: run[s] - base[s] for s in sites}
+    assert torch.allclose(moved["L0.resid_mid"], vector.expand(2, 6, 32), atol=1e-5)
+    assert torch.allclose(moved["L0.resid_post"], vector + moved["L0.mlp_out"], atol=1e-5)
+    assert float(moved["L0.mlp_out"].abs().max()) > 1e-2

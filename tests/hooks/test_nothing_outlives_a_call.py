@@ -1,0 +1,184 @@
+"""Nothing outlives a call, however it ends: hooks, modes, gradients, and what a user put there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from interp.hooks.edits import add, function, zero
+from interp.models.model import Model
+from interp.registry import UserError
+from tests.tiny import KINDS, tiny
+
+TOKENS = [[1, 2, 3, 4, 5, 6], [7, 8, 9, 10, 11, 12]]
+
+
+class BoomError(Exception):
+    pass
+
+
+def boom(*_: Any) -> Tensor:
+    raise BoomError
+
+
+def total(logits: Tensor) -> Tensor:
+    return logits[:, -1, 3] - logits[:, -1, 7]
+
+
+def state(model: Model) -> list[Any]:
+    """All that a call could leave behind."""
+    held: list[Any] = [torch.is_grad_enabled(), torch.is_inference_mode_enabled(), list(model._functions)]
+    for name, module in model.module.named_modules():
+        hooks = [len(getattr(module, h)) for h in vars(module) if h.endswith("_hooks") and getattr(module, h)]
+        held.append((name, module.training, hooks, sorted(vars(module))))
+    for name, parameter in model.module.named_parameters():
+        grad = None if parameter.grad is None else parameter.grad.clone().tolist()
+        held.append((name, parameter.requires_grad, parameter._version, grad, len(parameter._backward_hooks or {})))
+    return held
+
+
+CALLS: dict[str, Callable[[Model], Any]] = {
+    "run": lambda m: m.run(TOKENS),
+    "capture": lambda m: m.run(TOKENS, capture=list(m.sites())),
+    "edit": lambda m: m.run(TOKENS, edits=[zero("L0.z"), add("L1.resid_pre", torch.ones(32))]),
+    "gradients": lambda m: m.run(TOKENS, grads=list(m.sites()), metric=total),
+    "means": lambda m: m.means(TOKENS, ["z"]),
+    "generate": lambda m: m.generate(TOKENS, 2),
+    "plain module": lambda m: m.run(TOKENS, plain_module=True),
+    "edit raises": lambda m: m.run(TOKENS, edits=[function("L1.z", boom)], capture=["z"]),
+    "edit raises under gradients": lambda m: m.run(TOKENS, edits=[function("L1.z", boom)], grads=["z"], metric=total),
+    "metric raises": lambda m: m.run(TOKENS, grads=["z"], metric=boom),
+    "hook raises": lambda m: _hooked(m, ("L0.q", boom)),
+    "backward hook raises": lambda m: _hooked(m, ("L0.q", boom, "backward")),
+    "means raise": lambda m: _hooked(m, ("L1.v", boom)),
+    "bad input": lambda m: m.run([[1, 99]]),
+}  # fmt: skip
+
+
+def _hooked(model: Model, spec: Any) -> None:
+    with model.hooks(spec):
+        model.run(TOKENS, metric=total, grads=["z"])
+
+
+@pytest.mark.parametrize("call", CALLS)
+@pytest.mark.parametrize("train", [False, True], ids=["eval", "train"])
+def test_everything_is_as_before(call: str, train: bool) -> None:
+    model = tiny("gpt2")
+    model.module.train(train)
+    model.module.transformer.h[0].eval()  # type: ignore[union-attr,index]
+    next(model.module.parameters()).requires_grad_(False)
+    before, logits = state(model), model.run(TOKENS).logits
+    try:
+        CALLS[call](model)
+    except (BoomError, UserError):
+        assert "raise" in call or "bad" in call
+    else:
+        assert "raise" not in call
+        assert "bad" not in call
+    assert state(model) == before
+    assert torch.equal(model.run(TOKENS).logits, logits)
+
+
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.enable_grad, torch.inference_mode])
+def test_any_grad_mode_around_a_call(mode: Callable[[], Any]) -> None:
+    model = tiny("llama")
+    plain = model.run(TOKENS)
+    assert not plain.logits.requires_grad
+    with mode():
+        before = torch.is_grad_enabled()
+        run = model.run(TOKENS, capture="z")
+        assert torch.is_grad_enabled() == before
+    assert torch.equal(run.logits, plain.logits)
+    assert not any(t.requires_grad for t in (run.logits, *run.acts.values()))
+
+
+def test_gradients_of_parameters_are_never_touched() -> None:
+    model = tiny("gpt2")
+    weight = next(model.module.parameters())
+    weight.grad = torch.full_like(weight, 3.0)
+    model.run(TOKENS, grads=["embed", "z"], metric=total)
+    assert bool((weight.grad == 3.0).all())
+    assert all(p.grad is None for p in list(model.module.parameters())[1:])
+
+
+def test_gradients_do_not_need_trainable_parameters() -> None:
+    free, frozen = tiny("gpt2"), tiny("gpt2")
+    frozen.module.requires_grad_(False)
+    sites = list(free.sites())
+    a, b = (m.run(TOKENS, grads=sites, metric=total).grads for m in (free, frozen))
+    for address in a:
+        assert torch.equal(a[address], b[address]), address
+        assert float(a[address].abs().max()) > 0, address
+
+
+# -- a user's own hooks ----------------------------------------------------------------------------------------------
+
+
+def leaves(model: Model) -> dict[str, nn.Module]:
+    called = {id(m) for m in model.net.called()}
+    return {name: m for name, m in model.module.named_modules() if id(m) in called}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_hooks_on_leaf_modules_fire_once_per_real_forward(kind: str) -> None:
+    model = tiny(kind)
+    count: dict[str, int] = {}
+    for name, module in leaves(model).items():
+        if isinstance(module, nn.Module) and not list(module.children()):
+            module.register_forward_hook(lambda m, i, o, n=name: count.__setitem__(n, count.get(n, 0) + 1))
+    assert len(leaves(model)) > 5
+    model.run(TOKENS)
+    assert set(count) == set(leaves(model))
+    model.run(TOKENS, edits=[zero("L0.z")], capture="pattern")
+    assert set(count.values()) == {2}, count
+    model.means(TOKENS, ["z"], batch_size=1)
+    assert set(count.values()) == {4}, count
+
+
+def test_hooks_on_leaf_modules_still_fire_once_when_every_site_is_captured() -> None:
+    model = tiny("llama")
+    count: dict[str, int] = {}
+    for name, module in leaves(model).items():
+        module.register_forward_hook(lambda m, i, o, n=name: count.__setitem__(n, count.get(n, 0) + 1))
+    model.run(TOKENS, capture=list(model.sites()))
+    assert set(count.values()) == {1}, {k: v for k, v in count.items() if v != 1}
+
+
+def test_a_users_hook_on_a_leaf_module_changes_the_run() -> None:
+    model = tiny("gpt2")
+    plain = model.run(TOKENS, plain_module=True).logits
+    handle = model.module.transformer.h[1].mlp.c_fc.register_forward_hook(lambda m, i, o: o * 0.5)  # type: ignore[union-attr,index]
+    ours, theirs = model.run(TOKENS).logits, model.run(TOKENS, plain_module=True).logits
+    assert torch.equal(ours, theirs)
+    assert not torch.allclose(ours, plain, atol=1e-3)
+    handle.remove()
+    assert torch.equal(model.run(TOKENS).logits, plain)
+
+
+@pytest.mark.filterwarnings("ignore:For backward hooks to be called")
+@pytest.mark.parametrize("name", ["", "transformer", "transformer.h.1", "transformer.h.0.attn", "transformer.h.0.mlp"])
+@pytest.mark.parametrize("how", ["register_forward_hook", "register_forward_pre_hook", "register_full_backward_hook"])
+def test_hooks_on_containers_are_named(name: str, how: str) -> None:
+    model = tiny("gpt2")
+    container = model.module.get_submodule(name)
+    seen = []
+    handle = getattr(container, how)(lambda *a: seen.append(1))
+    with pytest.raises(UserError, match=f"module '{name or 'GPT2LMHeadModel'}' carries a hook"):
+        model.run(TOKENS)
+    model.run(TOKENS, plain_module=True)
+    assert seen or "backward" in how
+    handle.remove()
+    model.run(TOKENS)
+
+
+def test_plain_module_takes_nothing_else() -> None:
+    model = tiny("gpt2")
+    for extra in ({"edits": [zero("L0.z")]}, {"capture": ["z"]}, {"grads": ["z"], "metric": total}):
+        with pytest.raises(UserError, match="logits only"):
+            model.run(TOKENS, plain_module=True, **extra)
+    with model.hooks(("L0.z", lambda x, ctx: x)), pytest.raises(UserError, match="logits only"):
+        model.run(TOKENS, plain_module=True)

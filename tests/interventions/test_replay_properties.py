@@ -1,0 +1,88 @@
+"""Replay equals the plain way, whatever is drawn: bitwise where rows and positions are the plain run's."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+import torch
+from hypothesis import HealthCheck, Phase, given, seed, settings
+from hypothesis import strategies as st
+
+from interp.interventions import plan
+from interp.interventions.plan import Options, make_plan
+from tests.interventions.drawn import Case, cases
+from tests.tiny import KINDS
+
+WITHIN = 1e-5
+"""Share of the metric's scale that replay may differ by."""
+
+PHASES = (Phase.generate, Phase.shrink)
+QUICK, LONG = 7, 200
+"""Draws for each family."""
+
+
+def compare(case: Case, prefix: bool, pack: int | None, seen: Counter[str]) -> None:
+    """Planned against plain; counts which promise applied and what was tried."""
+    planned_way = make_plan(case.model, case.interventions, case.reader, Options(prefix=prefix, pack=pack))
+    planned, plain = planned_way.run(), case.plain()
+    assert planned.shape == plain.shape
+    assert bool(plain.isfinite().all())
+    bitwise = not prefix and pack == 1
+    if bitwise:
+        assert torch.equal(planned, plain), f"differs by {float((planned - plain).abs().max())}"
+    else:
+        # numbers far from the base run's (an edit may drive them there) round at their own size
+        size = max(case.scale, float(plain.abs().max()) / 8)
+        assert float((planned - plain).abs().max()) <= WITHIN * size
+    replayed = sum(len(p.items) for p in planned_way.passes)
+    seen.update(
+        {"bitwise" if bitwise else "close": replayed, "idle": len(planned_way.idle), "plain": len(planned_way.plain)}
+    )
+    seen["late"] += sum(p.first > 0 for p in planned_way.passes)
+    seen["packed"] += sum(len(p.items) > 1 for p in planned_way.passes)
+    seen["moved"] += int(((plain - plain.mean(0)).abs() > 1e-4).any())
+
+
+@contextmanager
+def overhead(tokens: int) -> Iterator[None]:
+    """Passes merged where that saves this many tokens; 0 keeps every first column to itself."""
+    before, plan.PASS_OVERHEAD = plan.PASS_OVERHEAD, tokens
+    try:
+        yield
+    finally:
+        plan.PASS_OVERHEAD = before
+
+
+def check(draws: int, seeded: bool) -> Counter[str]:
+    """So many draws of each family; what was seen."""
+    seen: Counter[str] = Counter()
+    for number, kind in enumerate(KINDS):
+
+        @given(cases((kind,)), st.booleans(), st.sampled_from([None, 1, 2, 3]), st.booleans(), st.sampled_from([0, 48]))
+        def equal(case: Case, prefix: bool, pack: int | None, alone: bool, merge: int) -> None:
+            with overhead(merge):
+                compare(case, False if alone else prefix, 1 if alone else pack, seen)
+
+        profile = settings(
+            max_examples=draws, deadline=None, database=None, phases=PHASES, suppress_health_check=list(HealthCheck)
+        )
+        profile(seed(number)(equal) if seeded else equal)()
+    return seen
+
+
+def _both_classes(seen: Counter[str], least: int) -> None:
+    for what in ("bitwise", "close", "idle", "plain", "late", "packed", "moved"):
+        assert seen[what] >= least, f"only {seen[what]} draws were {what}: {dict(seen)}"
+
+
+@pytest.mark.slow
+def test_replay_equals_plain_whatever_is_drawn() -> None:
+    _both_classes(check(QUICK, seeded=True), 10)
+
+
+@pytest.mark.long
+def test_replay_equals_plain_in_thousands_of_draws() -> None:
+    _both_classes(check(LONG, seeded=False), 200)
