@@ -1,0 +1,5 @@
+"""`python -m experiments.benchmark`."""
+
+from interp.cli import main_for
+
+raise SystemExit(main_for("benchmark"))
