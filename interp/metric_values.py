@@ -27,8 +27,6 @@ from interp.tasks.values import Answers, Side, Task
 Reads = Literal["answers", "vocab", "all"]
 Scores = tuple[Float[Tensor, "prompt right"], Float[Tensor, "prompt wrong"]]
 
-METRICS: Registry[Metric] = Registry("metric", group="interp.metrics")
-
 
 @dataclass(frozen=True, eq=False)
 class LogitsView:
@@ -111,6 +109,9 @@ class Metric:
         if isinstance(reference, Tensor):
             reference = self.view(reference, task, reference_side)
         return self.from_view(self.view(logits, task, side), task, reference)
+
+
+METRICS: Registry[Metric] = Registry("metric", group="interp.metrics", of=Metric)
 
 
 def register_metric(
