@@ -4,8 +4,7 @@ Architecture: native family, 2 layers × 8 heads, width 128, no MLPs, pre-LayerN
 BPE of 1,024 tokens trained on the same text. Batches come in two phases:
 
     first   rows that repeat a segment (half natural text, half random tokens; period 6 to 28), 64 tokens each:
-            previous-token and induction heads form here. All heads of the last layer but one sleep (their values
-            and outputs are 0, so that no gradient reaches them), or all eight would become the same induction head
+            previous-token and induction heads form here
     then    rows of natural text, 96 tokens, with a share of repeating rows (period 6 to 40) that keeps them
 
 `attn-2l-text` is the same without repeated rows, to show what they do. Half of the rows of text and of repeats
@@ -33,11 +32,9 @@ from interp.training.recipes import Batch, Recipe, Settings
 from interp.training.text import END_ID, Corpus, read_corpus, save_tokenizer
 
 LAYERS, HEADS, WIDTH, VOCABULARY, N_CTX = 2, 8, 128, 1024, 96
-FIRST_STEPS, FIRST_ROWS, FIRST_LENGTH, FIRST_PERIODS = 800, 64, 64, (6, 28)
-ROWS, PERIODS, SHARE = 36, (6, 40), 0.2
-AWAKE = 1
-"""Heads of the last layer that take part in the first phase."""
-SNAPSHOTS = (0, 200, 300, 400, 500, 600, 800, 1000, 1600, 2600)
+FIRST_STEPS, FIRST_ROWS, FIRST_LENGTH, FIRST_PERIODS = 900, 64, 64, (6, 28)
+ROWS, PERIODS, SHARE = 36, (6, 40), 0.25
+SNAPSHOTS = (0, 100, 200, 300, 400, 500, 650, 900, 1600, 2500)
 """Steps after which the weights are kept as fp16, to follow what forms when."""
 
 
@@ -76,22 +73,6 @@ def _turned(x: Tensor) -> Tensor:
 def model(generator: torch.Generator) -> nn.Module:
     """A fresh, Xavier-initialised model."""
     return fresh(lambda: Trainable(config()), generator)
-
-
-@torch.no_grad()
-def sleep_and_wake(model: nn.Module, step: int) -> None:
-    """Before the first step, put all heads of the last layer but `AWAKE` to sleep; wake them when text begins."""
-    if step not in (0, FIRST_STEPS):
-        return
-    attn: Any = model.get_submodule(f"layers.{LAYERS - 1}.attn")
-    asleep = slice(AWAKE * (WIDTH // HEADS), None)
-    value, out = torch.empty_like(attn.v.weight), torch.empty_like(attn.o.weight)
-    rng = torch.Generator().manual_seed(step)
-    for weight in (value, out):
-        nn.init.xavier_normal_(weight, generator=rng)
-        weight.mul_(0 if step == 0 else 1)
-    attn.v.weight[asleep] = value[asleep]
-    attn.o.weight[:, asleep] = out[:, asleep]
 
 
 def repeated_rows(
@@ -172,12 +153,11 @@ def recipe(text: Path | str | None, *, repeats: bool = True) -> Recipe:
     return Recipe(
         name=name,
         summary=f"An attention-only language model of 2 layers on novels ({kinds}).",
-        settings=Settings(steps=4000 if repeats else 1200, lr=3e-3, warmup=200, floor=0.05, checkpoint_every=100),
+        settings=Settings(steps=3500 if repeats else 1000, lr=3e-3, warmup=200, floor=0.05, checkpoint_every=100),
         model=model,
         batches=batches(corpus, first, share),
         evaluate=figures(corpus),
         export=exporter(corpus),
-        adjust=sleep_and_wake if repeats else None,
         snapshot=snapshot if repeats else None,
         afterwards=birth if repeats else None,
         arguments="--text FOLDER",
@@ -187,11 +167,11 @@ def recipe(text: Path | str | None, *, repeats: bool = True) -> Recipe:
             f"rotary positions, vocabulary {VOCABULARY}, rows of at most {N_CTX} tokens",
             "tokenizer": f"byte-level BPE of {VOCABULARY} tokens trained on the training files; token {END_ID} is "
             "<|endoftext|>, with which half the rows begin, never added unasked",
-            "text": f"{', '.join(corpus.names)} ({len(corpus.train):,} tokens); sha256 of all files {corpus.digest[:16]}",
+            "text": f"{', '.join(corpus.names)} ({len(corpus.train):,} tokens); "
+            f"sha256 of all files {corpus.digest[:16]}",
             "held out": f"{corpus.held_out_name} ({len(corpus.held_out):,} tokens), from tokenizer and model alike",
             "first phase": f"{first} steps of {FIRST_ROWS} rows × {FIRST_LENGTH} tokens, all repeated segments (half "
-            f"natural text, half random tokens, period {FIRST_PERIODS[0]} to {FIRST_PERIODS[1]}); {AWAKE} of {HEADS} heads of the last layer "
-            "takes part, the others wake when text begins" if first else "none",
+            f"natural text, half random tokens, period {FIRST_PERIODS[0]} to {FIRST_PERIODS[1]})" if first else "none",
             "then": f"{ROWS} rows × {N_CTX} tokens a step, of which {share:.0%} repeat a segment (period "
             f"{PERIODS[0]} to {PERIODS[1]}), the others are text",
             "limits": "seen rows have at most 96 tokens; it writes novel-like nonsense",

@@ -57,7 +57,7 @@ class Trigram:
             below = np.where(total > 0, mixed, below)
         return below
 
-    def nats(self, stream: Tokens, at: Tokens) -> Float[np.ndarray, " token"]:
+    def nats(self, stream: Tokens, at: Int[np.ndarray, " place"]) -> Float[np.ndarray, " place"]:
         """−log P of the tokens at these places (each ≥ 2) of a stream, from the two before each."""
         if len(at) and int(at.min()) < 2:
             raise UserError("a trigram needs two tokens before each place it predicts")
@@ -92,7 +92,9 @@ def _order(grams: Tokens, count: Tokens, n: int) -> Order:
     return Order(grams, count.astype(np.float64), contexts, total, kinds, discount)
 
 
-def _look(keys: Tokens, values: Float[np.ndarray, " key"], wanted: Tokens) -> Float[np.ndarray, " token"]:
+def _look(
+    keys: Int[np.ndarray, " key"], values: Float[np.ndarray, " key"], wanted: Tokens
+) -> Float[np.ndarray, " token"]:
     """Values by sorted key, 0 where a key is absent."""
     at = np.minimum(np.searchsorted(keys, wanted), len(keys) - 1)
     return np.where(keys[at] == wanted, values[at], 0.0)

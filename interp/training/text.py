@@ -34,7 +34,7 @@ class Corpus:
 
     tokenizer: Tokenizer
     train: Int[Tensor, " token"]
-    held_out: Int[Tensor, " token"]
+    held_out: Int[Tensor, " held_out_token"]
     names: tuple[str, ...]
     held_out_name: str
     digest: str
@@ -46,13 +46,7 @@ def read_corpus(folder: Path | str, vocabulary: int) -> Corpus:
 
     Raises UserError where there are fewer than two files, or too little text in either part.
     """
-    path = Path(folder)
-    files = sorted(path.glob("*.txt")) if path.is_dir() else []
-    if len(files) < 2:
-        what = f"{len(files)} .txt file{'s' if len(files) != 1 else ''}" if path.is_dir() else "no such folder"
-        raise UserError(f"--text {folder}: {what}; a folder with at least 2 .txt files is needed (one is held out)")
-    texts = {file.name: file.read_text(encoding="utf-8") for file in files}
-    held = min(texts, key=lambda name: (len(texts[name]), name))
+    texts, held = _read(folder)
     digest = hashlib.sha256()
     for name, text in texts.items():
         digest.update(f"{name}\0{text}\0".encode())
@@ -61,10 +55,27 @@ def read_corpus(folder: Path | str, vocabulary: int) -> Corpus:
     held_out = torch.tensor(tokenizer.encode(texts[held]).ids)
     if min(len(train), len(held_out)) < LEAST_TOKENS:
         raise UserError(
-            f"--text {folder}: {len(train)} tokens to train on and {len(held_out)} held out ({held}); "
+            f"text {folder}: {len(train)} tokens to train on and {len(held_out)} held out ({held}); "
             f"each part needs at least {LEAST_TOKENS}"
         )
     return Corpus(tokenizer, train, held_out, tuple(n for n in texts if n != held), held, digest.hexdigest())
+
+
+def held_out_text(folder: Path | str) -> tuple[str, str]:
+    """Name and text of the file that a model trained on this folder has not seen."""
+    texts, held = _read(folder)
+    return held, texts[held]
+
+
+def _read(folder: Path | str) -> tuple[dict[str, str], str]:
+    """Every .txt file by name, in order, and the name of the one held out."""
+    path = Path(folder)
+    files = sorted(path.glob("*.txt")) if path.is_dir() else []
+    if len(files) < 2:
+        what = f"{len(files)} .txt file{'s' if len(files) != 1 else ''}" if path.is_dir() else "no such folder"
+        raise UserError(f"text {folder}: {what}; a folder with at least 2 .txt files is needed (one is held out)")
+    texts = {file.name: file.read_text(encoding="utf-8") for file in files}
+    return texts, min(texts, key=lambda name: (len(texts[name]), name))
 
 
 def train_tokenizer(texts: list[str], vocabulary: int) -> Tokenizer:

@@ -86,7 +86,8 @@ def figures(corpus: Corpus) -> Callable[[nn.Module, int], list[Figure]]:
                    "two tokens before a window; the best constant is the training text's unigram"),
             Figure("in-context learning", float(nats[:, 19:29].mean() - nats[:, 79:].mean()), 0.0, 0.0, None, n,
                    "nats", held_out=where, note="loss at tokens 20–29 of a window minus loss at 80–95"),
-            Figure("best previous-token score", previous, None, None, None, sampled, "attention", note=_at(scores["previous"])),
+            Figure("best previous-token score", previous, None, None, None, sampled, "attention",
+                   note=_at(scores["previous"])),
             Figure("best induction score", induction, None, None, INDUCTION, sampled, "attention",
                    note=f"{_at(scores['induction'])}; random repeated tokens, periods {PERIODS}"),
         ]  # fmt: skip
