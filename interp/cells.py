@@ -61,7 +61,7 @@ class Experiment:
             raise config_error(self.name, self.config, e) from None
 
 
-EXPERIMENTS: Registry[Experiment] = Registry("experiment", "interp.experiments")
+EXPERIMENTS: Registry[Experiment] = Registry("experiment", "interp.experiments", of=Experiment)
 
 
 def config_error(name: str, config: type[pydantic.BaseModel], e: pydantic.ValidationError) -> UserError:

@@ -134,7 +134,7 @@ def logs_command(
 @app.command("collect")
 def collect_command(
     file: File, out: Out = None,
-    to: Annotated[Path | None, typer.Option("--to", help=".parquet or .csv file; <out>/<sweep>.parquet by default.")] = None,
+    to: Annotated[Path | None, typer.Option("--to", help=".parquet or .csv; <out>/<sweep>.parquet by default.")] = None,
 ) -> int:  # fmt: skip
     """One tidy table over all finished cells."""
     from interp.sweep.collect import collect, write_table

@@ -1,0 +1,1 @@
+"""Faults made on purpose, for the experiment `sweep_faults` and the tests: what is broken, and what was lost."""
