@@ -12,7 +12,7 @@ repeat the token seen `back` positions before. It is then wrapped, unaltered, wi
 
 One row per variant: accuracy over prompts (share of right argmax after the first `back` tokens), the baseline and
 the effect, with intervals. The attention weights of the first prompts are kept in `artifacts/patterns.safetensors`
-and drawn by `interp.plots` and circuitsvis.
+for any drawing tool, circuitsvis among them.
 
     interp run module_debugging
 

@@ -22,7 +22,8 @@ from interp.tasks.load import get_task
 
 COMMANDS = readme_parts.commands()
 RUNS = [c for c in COMMANDS if c[:2] == ["interp", "run"] or c[:2] == ["python", "-m"]]
-OTHERS = [c for c in COMMANDS if c not in RUNS]
+SWEEPS = [c for c in COMMANDS if c[:2] == ["interp", "sweep"]]
+OTHERS = [c for c in COMMANDS if c not in RUNS and c not in SWEEPS]
 
 
 def test_every_path_exists() -> None:
@@ -63,10 +64,20 @@ def test_runs_are_understood(words: list[str], asked: list[tuple[Experiment, Any
         assert main_for(words[2].removeprefix("experiments."), words[3:]) == 0
     ((experiment, config, _),) = asked
     assert experiment.name in {row.name for row in listing("experiments")}
-    assert config.model in zoo.names()
+    assert not hasattr(config, "model") or config.model in zoo.names()
     if hasattr(config, "task"):
         assert Path(config.task).is_file() or get_task(config.task)
         assert config.metric in METRICS
+
+
+def test_sweep_files_are_planned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The shipped file plans; what the other commands do with it is `tests/sweep/`'s business."""
+    named = {(c[2], c[3]) for c in SWEEPS if not c[3].startswith("-")}
+    assert {verb for verb, _ in named} == {"plan", "run", "status"}
+    (file,) = {path for _, path in named}
+    shutil.copy(readme_parts.ROOT / file, tmp_path / "all.yaml")
+    monkeypatch.chdir(tmp_path)
+    assert main(["sweep", "plan", "all.yaml"]) == 0
 
 
 @pytest.mark.slow

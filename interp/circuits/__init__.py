@@ -1,1 +1,1 @@
-"""TODO"""
+"""Circuits as values: selection, files, discovery, evaluation, and circuits that are known."""

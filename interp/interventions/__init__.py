@@ -1,1 +1,1 @@
-"""TODO"""
+"""Exact interventions: planning and replaying edits, patching, ablation, paths, edges, running circuits."""
