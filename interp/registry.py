@@ -8,6 +8,7 @@ listed without importing the module behind them; the module is imported when the
 from __future__ import annotations
 
 import difflib
+import sys
 from collections.abc import Callable, Iterator
 from importlib.metadata import EntryPoint, entry_points
 from typing import Generic, TypeVar
@@ -47,6 +48,7 @@ class Registry(Generic[T]):
         """What a row from an entry point must be an instance of, where that is checked."""
         self._rows: dict[str, T] = {}
         self._points: dict[str, EntryPoint] | None = None
+        self._path: list[str] = []
 
     def add(self, name: str, row: T) -> T:
         """Add a row; a name that is taken raises."""
@@ -67,7 +69,8 @@ class Registry(Generic[T]):
     def _outside(self) -> dict[str, EntryPoint]:
         if self.group is None:
             return {}
-        if self._points is None:  # once: it reads the metadata of every installed package
+        if self._points is None or self._path != sys.path:  # once a path: it reads every package's metadata
+            self._path = list(sys.path)
             self._points = {e.name: e for e in entry_points(group=self.group)}
         return {name: point for name, point in self._points.items() if name not in self._rows}
 

@@ -6,6 +6,7 @@ Nothing here seeds a global generator: a test draws from a generator of its own.
 from __future__ import annotations
 
 import os
+import signal
 from pathlib import Path
 
 # before torch and huggingface_hub are first imported, which read these once
@@ -18,6 +19,10 @@ os.environ.pop("INTERP_RESULTS", None)
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+# a shell that starts its jobs in the background hands them an ignored Ctrl-C, which tests send
+if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 SHARED = Path(__file__).resolve().parents[2] / "shared"
 

@@ -47,7 +47,8 @@ def test_distractors_write_and_no_direction_shows(known: Known) -> None:
         assert heads.norm(dim=-1).amin(0).min() > 0.05 or layer == 0
         assert out.norm(dim=-1).max() > 0.05
     assert len(inner) < len(known.truth.graph.sources) - 1
-    embedding = known.model.module.embed.weight
+    every = known.model.module.embed.weight
+    embedding = every[every.abs().amax(1) > 0]  # a token may write nothing
     assert (embedding.abs() > 1e-3).float().mean() > 0.5
 
 
