@@ -12,7 +12,7 @@ from experiments.faults.scene import reference
 from experiments.faults.slurm_faults import names, scene_of, slurm_faults
 from interp.sweep.backends.queue import JobRecord, job_runs, job_states, live
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.long, pytest.mark.timeout(400)]
 
 QUICK = ("array", "worker killed", "time-out", "scancel", "shell closed")
 
