@@ -1,41 +1,66 @@
 """The floor: what a plan's floating-point operations alone would take at this machine's matrix rate.
 
-The rate is that of the two MLP products at the number of tokens that the plan's own passes hold, so a plan of
-small passes is not held to the rate of large ones.
+The rate is measured at the plan's own shapes: for every block that a pass runs, the number of tokens it holds
+there, and with it the matrix products of a block (q, k and v; out; the MLP's two). A plan of small passes is not
+held to the rate of large ones.
 """
 
 from __future__ import annotations
 
 import time
+from collections import Counter
 from statistics import median
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from interp.hooks.values import Geometry
     from interp.interventions.plan import Plan
 
-
-def pass_tokens(plan: Plan) -> list[int]:
-    """Tokens that each pass of a plan holds."""
-    prompts = plan.reader.prompts
-    return [len(one.items) * len(prompts) * (prompts.width - one.first) for one in plan.passes]
+SIZES = 12
+"""Different numbers of tokens that are timed at most; those between take the nearest one's rate."""
 
 
-def matrix_rate(tokens: int, d_model: int, d_mlp: int, rounds: int = 5) -> float:
-    """Floating-point operations a second of `[tokens, d_model] · [d_model, d_mlp]` and back."""
+def block_tokens(plan: Plan) -> Counter[int]:
+    """How many blocks of the plan's passes hold how many tokens."""
+    prompts, layers = plan.reader.prompts, plan.model.geometry.layers
+    found: Counter[int] = Counter()
+    for one in plan.passes:
+        each = len(prompts) * (prompts.width - one.first)
+        entries = [i.entry.layer for i in one.items if i.entry is not None]
+        for layer in range(max(0, min(entries)), layers):
+            found[each * sum(e <= layer for e in entries)] += 1
+    return found or Counter({len(prompts) * prompts.width: layers})
+
+
+def matrix_seconds(tokens: int, g: Geometry, rounds: int = 5) -> tuple[float, int]:
+    """Median seconds of one block's matrix products over so many tokens, and their floating-point operations."""
     import torch
 
-    a, b = torch.randn(tokens, d_model), torch.randn(d_model, d_mlp)
-    c = torch.randn(d_mlp, d_model)
+    wide = g.d_head * (g.heads + 2 * g.kv_heads)
+    shapes = [(g.d_model, wide), (g.heads * g.d_head, g.d_model)]
+    shapes += [(g.d_model, g.d_mlp)] * (2 if g.gated else 1) + [(g.d_mlp, g.d_model)] if g.mlp else []
+    pairs = [(torch.randn(tokens, a), torch.randn(a, b)) for a, b in shapes]
     times = []
     for _ in range(rounds + 1):
         start = time.perf_counter()
-        (a @ b) @ c
+        for x, w in pairs:
+            x @ w
         times.append(time.perf_counter() - start)
-    return 4 * tokens * d_model * d_mlp / median(times[1:])
+    return median(times[1:]), sum(2 * tokens * a * b for a, b in shapes)
 
 
 def plan_rate(plan: Plan) -> float:
-    """The rate at the plan's middle pass size; of one prompt batch where nothing is replayed."""
-    g = plan.model.geometry
-    tokens = sorted(pass_tokens(plan)) or [len(plan.reader.prompts) * plan.reader.prompts.width]
-    return matrix_rate(tokens[len(tokens) // 2], g.d_model, g.d_mlp or 4 * g.d_model)
+    """Floating-point operations a second over all the plan's blocks, each at its own number of tokens."""
+    found = block_tokens(plan)
+    sizes = sorted(found)
+    timed = sizes if len(sizes) <= SIZES else [sizes[round(i * (len(sizes) - 1) / (SIZES - 1))] for i in range(SIZES)]
+    per_token = {}
+    for tokens in timed:
+        seconds, flops = matrix_seconds(tokens, plan.model.geometry)
+        per_token[tokens] = (seconds / tokens, flops / tokens)
+    total_seconds = total_flops = 0.0
+    for tokens, count in found.items():
+        seconds, flops = per_token[min(timed, key=lambda t: abs(t - tokens))]
+        total_seconds += count * tokens * seconds
+        total_flops += count * tokens * flops
+    return total_flops / total_seconds

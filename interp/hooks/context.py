@@ -152,23 +152,29 @@ class EditContext:
         return self._align(donor if wanted is None else donor[wanted], theirs)
 
     def _align(self, donor: Tensor, theirs: Prompts) -> Tensor:
-        mine, places = self.prompts, self.selection.pos or ()
-        named = [p for p in places if isinstance(p, str)]
-        moved = any(not (p in theirs.labels and torch.equal(mine.real_index(p), theirs.real_index(p))) for p in named)
-        same_grid = theirs is mine or (
-            mine.width == theirs.width and (not (mine.padded or theirs.padded) or torch.equal(mine.mask, theirs.mask))
-        )
-        if same_grid and not moved:
+        mine = self.prompts
+        if self.straight(theirs):
             return self.held.take(donor, self.token_axis)
-        if not named or "key" in self.site.axes:
+        if not self._named or "key" in self.site.axes:
             _same_lengths(mine, theirs)
         source = self._donor_columns(theirs)
         aligned = Held(theirs, source, False).take(donor, self.token_axis)
-        if "key" in self.site.axes and not same_grid:
+        if "key" in self.site.axes and not _same_grid(mine, theirs):
             keys = torch.arange(mine.width, device=mine.device)[None] - mine.starts[:, None] + theirs.starts[:, None]
             keys = keys.clamp(0, theirs.width - 1)
             aligned = Held(theirs, keys, False).take(aligned, self.site.axes.index("key"))
         return aligned
+
+    def straight(self, theirs: Prompts) -> bool:
+        """Whether other prompts' tokens stand in the same rows and columns, the selected labels at the same ones."""
+        mine = self.prompts
+        return _same_grid(mine, theirs) and all(
+            p in theirs.labels and torch.equal(mine.real_index(p), theirs.real_index(p)) for p in self._named
+        )
+
+    @property
+    def _named(self) -> list[str]:
+        return [p for p in self.selection.pos or () if isinstance(p, str)]
 
     def _donor_columns(self, theirs: Prompts) -> Int[Tensor, "batch pos"]:
         mine, columns = self.prompts, self.held.per_row
@@ -235,6 +241,13 @@ class EditContext:
             hit = self.held.per_row == self.prompts.column(place)[:, None]
             full = torch.where(hit.view(*hit.shape, *(1,) * value.ndim), value, full)
         return full
+
+
+def _same_grid(mine: Prompts, theirs: Prompts) -> bool:
+    return theirs is mine or (
+        mine.tokens.shape == theirs.tokens.shape
+        and (not (mine.padded or theirs.padded) or torch.equal(mine.mask, theirs.mask))
+    )
 
 
 def _same_lengths(mine: Prompts, theirs: Prompts) -> None:

@@ -59,7 +59,9 @@ class Edit:
             for address in found:
                 self.donor[str(address)]
                 ctx = EditContext(site, address.layer, geometry, Held.all(prompts), self.selection)
-                ctx.own(self.donor, self.detail.get("rows"))
+                rows = self.detail.get("rows")
+                if rows is not None or not ctx.straight(self.donor.prompts):
+                    ctx.own(self.donor, rows)
         return found
 
     def apply(self, x: Tensor, ctx: EditContext) -> Tensor:

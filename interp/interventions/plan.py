@@ -18,13 +18,15 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from jaxtyping import Bool
 from torch import Tensor
 
 from interp.hooks.addresses import Address
 from interp.hooks.context import EditContext, Held
 from interp.hooks.edits import Edit
+from interp.hooks.selection import Selection
 from interp.hooks.sites import SITES
-from interp.hooks.values import Geometry
+from interp.hooks.values import Geometry, Run
 from interp.interventions.base import Base, base_run
 from interp.interventions.cost import block_flops, entry_flops, plain_flops, reading_flops
 from interp.interventions.entry import FINAL, Entry, entry_of
@@ -32,11 +34,13 @@ from interp.interventions.reading import Reader
 from interp.models.model import Model
 
 Intervention = tuple[Edit, ...]
+Maps = dict[tuple[Address, int, Selection], Tensor]
+"""Where donors differ from the base run, by address, donor and units."""
 
 PASS_TOKENS = 1024
 """Tokens a pass holds at most: on a CPU, larger activations leave the cache and gain nothing."""
 PASS_OVERHEAD = 48
-"""What one more pass costs, in tokens: reading the weights once more and launching the kernels."""
+"""What one more pass costs at each layer it walks, in tokens: reading the weights again and launching the kernels."""
 
 
 @dataclass(frozen=True)
@@ -175,7 +179,8 @@ def make_plan(
     resolved = [tuple((a, e) for e in edits for a in e.check(g, prompts)) for edits in many]
     if base is None:
         base = base_run(model, prompts, needed(resolved, g, options), reader.net)
-    items = [_item(i, edits, base, reader, options) for i, edits in enumerate(resolved)]
+    maps: Maps = {}
+    items = [_item(i, edits, base, reader, options, maps) for i, edits in enumerate(resolved)]
     passes = _passes([i for i in items if i.entry is not None], reader, options)
     return Plan(
         model, many, reader, base, options,
@@ -205,11 +210,13 @@ def needed(resolved: Sequence[tuple[tuple[Address, Edit], ...]], g: Geometry, op
     return [a for a in want if SITES[a.site].in_block or a.site in ("embed", "pos_embed", *FINAL)]
 
 
-def _item(index: int, edits: tuple[tuple[Address, Edit], ...], base: Base, reader: Reader, options: Options) -> Item:
+def _item(
+    index: int, edits: tuple[tuple[Address, Edit], ...], base: Base, reader: Reader, options: Options, maps: Maps
+) -> Item:
     why = _reason_for_plain(edits, base.model, options)
     if why:
         return Item(index, edits, why=why)
-    firsts = [_first_change(address, edit, base) for address, edit in edits]
+    firsts = [_first_change(address, edit, base, maps) for address, edit in edits]
     changing = [f for f in firsts if f is not None]
     if not changing:
         return Item(index, edits)
@@ -243,7 +250,7 @@ def _reason_for_plain(edits: tuple[tuple[Address, Edit], ...], model: Model, opt
     return ""
 
 
-def _first_change(address: Address, edit: Edit, base: Base) -> int | None:
+def _first_change(address: Address, edit: Edit, base: Base, maps: Maps) -> int | None:
     """First column where the edit's value differs from the base run's; None where it changes nothing."""
     if edit.needs_base:
         return None
@@ -252,14 +259,28 @@ def _first_change(address: Address, edit: Edit, base: Base) -> int | None:
     site = SITES[address.site]
     held = Held.all(base.prompts)
     ctx = EditContext(site, address.layer, base.net.geometry, held, edit.selection, base.run)
+    donor = edit.donor if edit.kind == "patch" and not edit.detail else None
+    if donor is not None and ctx.token_axis == 1 and ctx.straight(donor.prompts):
+        return _first(_donor_differs(ctx, donor, base, maps), ctx)
     before = ctx.pick(base.at(address.site, address.layer))
-    new = edit.change(before, ctx).to(before.dtype)
-    differs = new != before
+    differs = edit.change(before, ctx).to(before.dtype) != before
+    return _first(differs, ctx)
+
+
+def _donor_differs(ctx: EditContext, donor: Run, base: Base, maps: Maps) -> Bool[Tensor, "batch pos"]:
+    """Where a donor's units differ from the base run's; shared by all edits that differ in their positions only."""
+    key = (ctx.address, id(donor), replace(ctx.selection, pos=None))
+    if key not in maps:
+        mine, theirs = (ctx.pick(run[str(ctx.address)]) for run in (base.run, donor))
+        maps[key] = (theirs.to(mine.dtype) != mine).flatten(2).any(2)
+    return maps[key]
+
+
+def _first(differs: Bool[Tensor, ...], ctx: EditContext) -> int | None:
+    """First column with a difference that is written; None where there is none."""
     where = ctx.written()
     if where is not None:
-        differs = differs & where
-    if differs.shape[ctx.token_axis] == 1 and base.prompts.width > 1:  # one value for all columns
-        return 0 if bool(differs.any()) else None
+        differs = differs & (where.flatten(1) if differs.ndim == 2 else where)
     by_column = differs.movedim(ctx.token_axis, 0).flatten(1).any(1).tolist()
     return by_column.index(True) if True in by_column else None
 
@@ -285,7 +306,8 @@ def _passes(items: list[Item], reader: Reader, options: Options) -> list[Pass]:
         mine = groups[first]
         if merged:
             above, theirs = merged[-1]
-            if len(theirs) * rows * (above - first) <= PASS_OVERHEAD * _depth(theirs, reader):
+            depths, own = _depths(theirs, reader), _depths(mine, reader)
+            if sum(depths) * rows * (above - first) <= PASS_OVERHEAD * min(max(depths), max(own)):
                 merged[-1] = (first, theirs + mine)
                 continue
         merged.append((first, mine))
@@ -300,7 +322,7 @@ def _passes(items: list[Item], reader: Reader, options: Options) -> list[Pass]:
     return passes
 
 
-def _depth(items: list[Item], reader: Reader) -> int:
-    """Layers that a pass of these items walks, at least one."""
+def _depths(items: list[Item], reader: Reader) -> list[int]:
+    """Layers that each item's rows walk, at least one."""
     layers = reader.net.geometry.layers
-    return max(1, max(layers - i.entry.layer for i in items if i.entry))
+    return [max(1, layers - max(0, i.entry.layer)) for i in items if i.entry]

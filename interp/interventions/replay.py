@@ -23,7 +23,7 @@ from interp.interventions.base import Base
 from interp.interventions.entry import BEFORE_QUERIES, Entry
 from interp.interventions.plan import Item, Pass, Plan
 from interp.interventions.reading import Reader
-from interp.models.block import block
+from interp.models.block import KeyValue, block
 from interp.models.forward import embed, final_norm, unembed
 from interp.models.grid import Grid
 from interp.registry import UserError
@@ -185,8 +185,16 @@ class PassRun:
         narrow = read is not None and read.shape[-1] < len(columns)
         self.tail = Held(base.prompts, read.clamp(min=self.first), False) if narrow and read is not None else None
         self.prefix = base.prefix(self.first)
+        if self.prefix is None and self.net.geometry.group > 1 and len(one.items) > 1:
+            self.prefix = self._nothing_before()
         self.tap = PassTap(base, self.held, self.tail)
         self._grids: dict[tuple[int, bool], Grid] = {}
+
+    def _nothing_before(self) -> list[KeyValue | None]:
+        """Prefixes of no columns: attention then takes the query heads of a kv head together, repeating nothing."""
+        g = self.net.geometry
+        empty = self.base.final.new_empty(self.rows, g.kv_heads, 0, g.d_head)
+        return [(empty.to(part.device), empty.to(part.device)) for part in self.net.layers]
 
     def grid(self, packed: int, tail: bool = False) -> Grid:
         """Where `packed` copies of the prompts stand."""
@@ -208,21 +216,28 @@ class PassRun:
         resid: Tensor | None = None
         lowest = min(i.entry.layer for i in self.one.items if i.entry)
         for layer in range(lowest, layers + 1):
-            parts = []
-            if resid is not None and 0 <= layer < layers:
+            inside, groups = 0 <= layer < layers, self._groups(layer)
+            into = [] if resid is None else [resid]
+            for entry, group in groups:
+                if inside and not entry.given:  # they run the whole block, so together with the rows already in
+                    into.append(self._before_block(entry, group))
+                    order = order + group
+            out = [_cat(into)] if into else []
+            if into and inside:
                 self.tap.set_rows(order)
-                parts.append(self._block(layer, resid, len(order), {}))
-            elif resid is not None:
-                parts.append(resid)
-            for entry in sorted({i.entry for i in self.one.items if i.entry and i.entry.layer == layer}):
-                group = [i for i in self.one.items if i.entry == entry]
-                self.tap.set_rows(group)
-                parts.append(self._enter(entry, len(group)))
-                order = order + group
-            if parts:
-                resid = parts[0] if len(parts) == 1 else torch.cat(parts)
+                out = [self._block(layer, out[0], len(order), {})]
+            for entry, group in groups:
+                if not inside or entry.given:
+                    out.append(self._enter(entry, group))
+                    order = order + group
+            resid = _cat(out) if out else None
         assert resid is not None
         return self._read(resid, order)
+
+    def _groups(self, layer: int) -> list[tuple[Entry, list[Item]]]:
+        """Interventions that enter at a layer, by entry."""
+        here = [i for i in self.one.items if i.entry is not None and i.entry.layer == layer]
+        return [(e, [i for i in here if i.entry == e]) for e in sorted({i.entry for i in here if i.entry})]
 
     def _expanded(self, full: Tensor, packed: int, axis: int = 1, tail: bool = False) -> Tensor:
         """A base tensor's held columns, once for every intervention."""
@@ -232,18 +247,24 @@ class PassRun:
             return part.repeat(packed, *(1,) * (part.ndim - 1))
         return part if held.whole else part.contiguous()
 
-    def _enter(self, entry: Entry, packed: int) -> Tensor:
-        """The residual after the entry layer, for interventions that enter there."""
-        base, layers = self.base, self.net.geometry.layers
+    def _before_block(self, entry: Entry, group: list[Item]) -> Tensor:
+        """The residual with which interventions enter a block that they run whole."""
+        if entry.site != "resid_post":
+            return self._expanded(self.base.at("resid_pre", entry.layer), len(group))
+        resid = self._expanded(self.base.at("resid_post", entry.layer - 1), len(group))
+        self.tap.set_rows(group)
+        return self.tap("resid_post", entry.layer - 1, resid)
+
+    def _enter(self, entry: Entry, group: list[Item]) -> Tensor:
+        """The residual after the entry layer, for interventions that enter inside it or outside the blocks."""
+        base, layers, packed = self.base, self.net.geometry.layers, len(group)
+        self.tap.set_rows(group)
         if entry.layer == -1:
             tokens = self._expanded(base.prompts.tokens, packed)
             return embed(self.net, tokens, self.grid(packed), self.tap)
         if entry.site == "resid_post":
-            resid = self._expanded(base.at("resid_post", entry.layer - 1), packed)
-            last = entry.layer == layers
-            resid = self._to_tail(resid, packed) if last else resid
-            resid = self.tap("resid_post", entry.layer - 1, resid)
-            return resid if last else self._block(entry.layer, resid, packed, {})
+            resid = self._to_tail(self._expanded(base.at("resid_post", layers - 1), packed), packed)
+            return self.tap("resid_post", layers - 1, resid)
         if entry.layer == layers:
             return self._to_tail(self._expanded(base.final, packed), packed)
         narrow = entry.layer == layers - 1
@@ -287,3 +308,7 @@ class PassRun:
             before = (read.expand(self.rows, -1)[:, 0] < self.first)[reader.task.first_rows]
             values = [torch.where(before, self.base_value, value) for value in values]
         return values
+
+
+def _cat(parts: list[Tensor]) -> Tensor:
+    return parts[0] if len(parts) == 1 else torch.cat(parts)

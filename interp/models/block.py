@@ -32,6 +32,7 @@ from interp.models.activation import activate, gives_fresh
 from interp.models.grid import Grid
 from interp.models.net import LayerParts, Net, matrix, packed
 from interp.models.norms import Norm, rescaled
+from interp.models.shared_prefix import mixed_over, scores_over
 
 KeyValue = tuple[Tensor, Tensor]
 NO_TAP = NoTap()
@@ -91,9 +92,12 @@ def attention(
     if z is None:
         q, k, v = _queries_keys_values(net, layer, resid, grid, tap, given, tail)
         after = (k, v)
-        k, v = (per_query_head(t, net.geometry.group) for t in after_prefix(prefix, k, v))
-        pattern = attend(net, layer, q, k, tail or grid, tap, given)
-        z = torch.matmul(pattern, v)
+        if prefix is None:
+            k, v = (per_query_head(t, net.geometry.group) for t in (k, v))
+            z = torch.matmul(attend(net, layer, q, k, tail or grid, tap, given), v)
+        else:
+            raw = None if {"scores", "pattern"} & set(given) else scores_over(q, prefix[0], k)
+            z = mixed_over(attend(net, layer, q, k, tail or grid, tap, given, raw), prefix[1], v)
         z = z.transpose(1, 2)
     z = tap("z", layer, z)
     out = parts.out(z.reshape(*z.shape[:2], -1))
@@ -196,23 +200,6 @@ def head_norm(net: Net, layer: int, x: Tensor, which: str, tap: Tap = NO_TAP) ->
     return tap(f"{which}_norm", layer, y)
 
 
-def after_prefix(prefix: KeyValue | None, k: Tensor, v: Tensor) -> KeyValue:
-    """Keys and values of all columns. The prefix has the base run's rows, shared by every edit of a pack."""
-    if prefix is None:
-        return k, v
-    return _joined(prefix[0], k), _joined(prefix[1], v)
-
-
-def _joined(
-    before: Float[Tensor, "base kv_head first d_head"], held: Float[Tensor, "batch kv_head pos d_head"]
-) -> Tensor:
-    rows, first, packed = before.shape[0], before.shape[2], held.shape[0]
-    full = held.new_empty(packed, held.shape[1], first + held.shape[2], held.shape[3])
-    full.view(packed // rows, rows, *full.shape[1:])[..., :first, :] = before
-    full[:, :, first:] = held
-    return full
-
-
 def per_query_head(x: Float[Tensor, "batch kv_head pos d"], group: int) -> Float[Tensor, "batch head pos d"]:
     """Each kv head once for every query head that shares it."""
     return x if group == 1 else x.repeat_interleave(group, 1)
@@ -226,15 +213,19 @@ def attend(
     grid: Grid,
     tap: Tap = NO_TAP,
     given: Mapping[str, Tensor] = NO_TENSORS,
+    raw: Tensor | None = None,
 ) -> Float[Tensor, "batch head query key"]:
-    """Attention probabilities of the grid's queries over all keys; queries and keys by query head, rotated."""
+    """Attention probabilities of the grid's queries over all keys; queries and keys by query head, rotated.
+
+    `raw` are their products where they are known; else `k` must hold all columns.
+    """
     parts = net.layers[layer]
     allowed = grid.allowed(parts.window).to(q.device)
     pattern = given.get("pattern")
     if pattern is None:
         scores = given.get("scores")
         if scores is None:
-            scores = torch.matmul(q, k.transpose(2, 3)) * parts.scale
+            scores = (torch.matmul(q, k.transpose(2, 3)) if raw is None else raw) * parts.scale
             if parts.cap is not None:
                 scores = torch.tanh(scores / parts.cap) * parts.cap
             scores = scores.masked_fill(~allowed, torch.finfo(scores.dtype).min)

@@ -111,4 +111,4 @@ def _turn(x: Tensor, cos: Tensor, sin: Tensor, pairs: str) -> Tensor:
         turned = torch.cat((-b, a), -1)
     else:
         turned = torch.stack((-x[..., 1::2], x[..., ::2]), -1).flatten(-2)
-    return x * cos + turned * sin
+    return (x * cos).add_(turned.mul_(sin))

@@ -44,7 +44,7 @@ def model_of(kind: str) -> Model:
     return tiny(kind, **{word: LAYERS})
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Case:
     """One drawn case."""
 
