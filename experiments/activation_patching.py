@@ -5,6 +5,7 @@ its 95% interval, and `normalized`, the share of the gap between corrupt (0) and
 
     interp run activation_patching --model toy-ioi --task ioi --set sites=z
     interp run activation_patching --set sites='[resid_pre, attn_out]' --set by=position --set direction=noise
+    interp run activation_patching --set circuit=toy-ioi --set part=members
 
 Sources: 2309.16042, 2404.15255.
 """
@@ -28,12 +29,21 @@ class ActivationPatching(ModelTaskConfig):
     labels: tuple[str, ...] | None = Field(None, description="labels for by=label; all by default")
     window: int = Field(1, ge=1, description="layers patched jointly; the sum of the single effects stands beside")
     together: bool = Field(False, description="patch all sites of a layer in one intervention")
+    circuit: str | None = Field(None, description="circuit file (.json, .graphml) or named circuit: patch its edges")
+    part: Literal["circuit", "complement", "members"] = Field(
+        "circuit", description="with circuit=: its edges together, all others together, or each of its edges alone"
+    )
 
 
 def run(config: ActivationPatching, context: Context) -> Table:
-    """One sweep over the parts of the sites."""
+    """One sweep over the parts of the sites, or over a circuit."""
+    from interp.circuits.named import refuse_unused
     from interp.interventions.options import bar, one_or_many, options_of
     from interp.interventions.patching import patch
+
+    refuse_unused(config, ("sites", "by", "labels", "window", "together"))
+    if config.circuit is not None:
+        return _circuit(config, context)
 
     effects = patch(
         context.model,
@@ -50,6 +60,21 @@ def run(config: ActivationPatching, context: Context) -> Table:
         progress=bar(context, "patching"),
     )
     return effects.result()
+
+
+def _circuit(config: ActivationPatching, context: Context) -> Table:
+    """A circuit patched, its complement, or each of its edges."""
+    from interp.circuits.interventions import circuit_interventions
+    from interp.circuits.named import read_circuit
+    from interp.interventions.options import bar, options_of
+    from interp.interventions.sources import Recipe
+
+    model = context.model
+    return circuit_interventions(
+        model, context.task, read_circuit(config.circuit or "", model.geometry), config.part, config.metric,
+        direction=config.direction, recipe=Recipe(seed=config.seed), options=options_of(context),
+        progress=bar(context, "circuits"),
+    ).result()  # fmt: skip
 
 
 EXPERIMENT = Experiment(

@@ -45,6 +45,9 @@ class CircuitDiscovery(ModelTaskConfig):
     ungrouped: bool = Field(False, description="a k and a v for every query head")
     steps: int = Field(5, ge=1, description="steps of the integral of eap_ig_*")
     mask_steps: int = Field(200, ge=1, description="training steps of masks")
+    positions: Literal["all", "label"] = Field(
+        "all", description="label: edges from span to span of labelled tokens, scored by eap"
+    )
     part: Literal["discovery", "evaluation", "all"] = Field("discovery", description="which prompts are used")
     part_share: float = Field(0.5, gt=0, lt=1, description="share of the prompts that are for discovery")
 
@@ -79,6 +82,8 @@ def run(config: CircuitDiscovery, context: Context) -> Table:
 
     model = context.model
     task = part_of(context.task, config.part, config.part_share, config.seed)
+    if config.positions == "label":
+        return _by_label(config, model, task)
     resumable = config.method == "acdc" and config.size is None and config.share is None
     found = discover(
         model, task, config.method, metric=config.metric, recipe=Recipe(config.ablation, seed=config.seed),
@@ -131,6 +136,42 @@ def _table(config: CircuitDiscovery, found: Discovery, task: Task) -> Table:
         "training": [dict(h) for h in found.history],
     }  # fmt: skip
     return Table(typed(frame, kind), kind, artifacts=artifacts, notes=notes)
+
+
+def _by_label(config: CircuitDiscovery, model: Any, task: Task) -> Table:
+    """Position-aware edges: one row per edge and pair of spans."""
+    from interp.circuits.by_label import LabelRunner, label_mask
+    from interp.registry import UserError
+    from interp.results.frames import typed
+
+    if config.method != "eap" or config.ablation == "resample":
+        raise UserError("positions=label scores edges by method=eap, with ablation corrupt, mean or zero")
+    runner = LabelRunner.prepare(
+        model, task, "logit_diff" if config.metric == "auto" else config.metric, ablation=config.ablation,
+        ungrouped=config.ungrouped,
+    )  # fmt: skip
+    exists = label_mask(runner.graph, len(runner.names))
+    n = config.size if config.size is not None else max(1, int((config.share or 0.1) * int(exists.sum())))
+    found = runner.circuit(n, absolute=config.absolute)
+    assert found.scores is not None
+    size = found.scores.abs() if config.absolute else found.scores
+    order = size.masked_fill(~exists, -float("inf")).flatten().argsort(descending=True, stable=True)
+    rank = order.argsort()
+    about = {
+        "model": config.model, "task": config.task, "metric": runner.sides.metric.name, "method": "eap",
+        "direction": "ablate", "ablation": runner.ablation, "granularity": "edge by span", "positions": "label",
+        "components": "ungrouped" if config.ungrouped else "grouped", "n": task.n, "seed": config.seed,
+        "unit": runner.sides.metric.unit_for(task), "algorithm": "gradient of open gates",
+        "reason": "one backward pass over all prompts: no spread",
+    }  # fmt: skip
+    rows = [
+        {"src": str(runner.graph.sources[u]), "dst": str(runner.graph.slots[v]), "src_label": runner.names[s],
+         "dst_label": runner.names[t], "score": float(found.scores[u, v, s, t]),
+         "kept": bool(found.mask[u, v, s, t]), "rank": int(rank.view_as(exists)[u, v, s, t]), **about}
+        for u, v, s, t in exists.nonzero().tolist()
+    ]  # fmt: skip
+    kind = schema()
+    return Table(typed(rows, kind), kind, notes={"edges_kept": len(found), "edges": int(exists.sum())})
 
 
 def _about(config: CircuitDiscovery, found: Discovery, task: Task) -> dict[str, Any]:

@@ -57,7 +57,8 @@ def run(config: CircuitEvaluation, context: Context) -> Table:
     """Find or read the circuit, then evaluate it."""
     from interp.circuits.curve import SHARES
     from interp.circuits.evaluate import Settings, evaluate
-    from interp.circuits.files import found_on, load_circuit, to_json
+    from interp.circuits.files import found_on, to_json
+    from interp.circuits.named import read_circuit
     from interp.circuits.running import Evaluator
     from interp.circuits.splits import require_disjoint
     from interp.interventions.options import options_of
@@ -67,7 +68,7 @@ def run(config: CircuitEvaluation, context: Context) -> Table:
     task = part_of(context.task, config.part, config.part_share, config.seed)
     recipe = Recipe(config.ablation, seed=config.seed)
     if config.circuit is not None:
-        circuit, how = load_circuit(config.circuit, model.geometry), "file"
+        circuit, how = read_circuit(config.circuit, model.geometry), "file"
         require_disjoint(found_on(config.circuit), task)
     else:
         circuit, how = _found(config, context), config.method

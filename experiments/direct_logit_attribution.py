@@ -11,6 +11,12 @@ With `by_source`, heads' rows are split by the token that the head reads: by rea
     interp run direct_logit_attribution --model toy-ioi --task ioi
     interp run direct_logit_attribution --set granularity=neurons --set top=20
     interp run direct_logit_attribution --set by_source=label
+    interp run direct_logit_attribution --set granularity=edge
+    interp run direct_logit_attribution --set circuit=toy-ioi --set part=complement
+
+With `circuit` the terms are those of the circuit's run, everything outside it ablated (`algorithm` says so), by
+node; `part=members` gives its nodes' terms in the whole model. With `granularity=edge` the term of u -> v is what
+u puts into the logit difference through v's values, pattern and scales frozen; query, key and MLP edges are null.
 
 Source: 2211.00593. Limits: answers of one token; no post-LayerNorm models (their logits are no sum of terms).
 """
@@ -37,7 +43,9 @@ class DirectLogitAttribution(ModelTaskConfig):
     """Settings of `direct_logit_attribution`."""
 
     metric: Literal["logit_diff"] = Field("logit_diff", description="terms sum to the logit difference only")
-    granularity: Literal["components", "heads", "neurons"] = Field("heads", description="how finely terms are split")
+    granularity: Literal["components", "heads", "neurons", "edge"] = Field(
+        "heads", description="how finely terms are split; edge: through each edge of the graph"
+    )
     by_source: Literal["none", "position", "label"] = Field("none", description="split heads' terms by the token read")
     labels: tuple[str, ...] | None = Field(None, description="labels for by_source=label; all by default")
     positions: tuple[int | str, ...] = Field(
@@ -45,6 +53,12 @@ class DirectLogitAttribution(ModelTaskConfig):
     )
     side: Literal["clean", "corrupt"] = Field("clean", description="which prompts are run")
     top: int = Field(50, ge=1, description="neurons with rows of their own; each MLP's others share one")
+    circuit: str | None = Field(None, description="circuit file (.json, .graphml) or named circuit to run")
+    part: Literal["circuit", "complement", "members"] = Field(
+        "circuit", description="with circuit=: run it or its complement with the rest ablated, or its nodes unablated"
+    )
+    ablation: Literal["corrupt", "mean", "zero", "resample"] = Field("mean", description="with circuit=: the rest")
+    ungrouped: bool = Field(False, description="with granularity=edge: a k and a v for every query head")
 
 
 def run(config: DirectLogitAttribution, context: Context) -> Table:
@@ -55,6 +69,8 @@ def run(config: DirectLogitAttribution, context: Context) -> Table:
 
     if len(set(config.positions)) < len(config.positions):
         raise UserError(f"positions name one place twice: {', '.join(map(str, config.positions))}")
+    if config.circuit is not None or config.part != "circuit" or config.granularity == "edge":
+        return _on_graph(config, context)
     model, task = context.model, context.task
     how = context.resampling(task.n, None if task.cluster is None else task.cluster.tolist())
     frames, examples = [], []
@@ -121,6 +137,27 @@ def _concat(frames: list[pd.DataFrame]) -> pd.DataFrame:
 
 def _text(value: object) -> str | None:
     return None if value is None else str(value)
+
+
+def _on_graph(config: DirectLogitAttribution, context: Context) -> Table:
+    """Terms of edges, or of a circuit's run."""
+    from interp.circuits.direct_tables import circuit_table, edge_table
+    from interp.circuits.named import read_circuit, refuse_unused
+    from interp.interventions.sources import Recipe
+    from interp.registry import UserError
+
+    if config.positions != ("answer",) or config.by_source != "none":
+        raise UserError("circuits and edges are read at the answer position, and not split by source token")
+    if config.granularity not in ("heads", "edge"):
+        raise UserError(f"a circuit's terms are those of its nodes (heads) or edges (edge), not {config.granularity}")
+    refuse_unused(config, ("labels", "top"))
+    model, task = context.model, context.task
+    if config.circuit is None:
+        return edge_table(model, task, config.side, config.ungrouped, config.seed)
+    circuit = read_circuit(config.circuit, model.geometry)
+    if config.granularity == "edge":
+        return edge_table(model, task, config.side, circuit.graph.ungrouped, config.seed, circuit, config.part)
+    return circuit_table(model, task, circuit, config.part, Recipe(config.ablation, seed=config.seed), config.side)
 
 
 EXPERIMENT = Experiment(

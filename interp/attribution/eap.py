@@ -22,7 +22,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from interp.attribution.ablated import INPUT, Ablated, Batch, Values, batches, source_sites, written
+from interp.attribution.ablated import INPUT, Ablated, Batch, Values, batches, jacobian, source_sites, written
 from interp.attribution.edge_products import edge_scores, gradient_sites, per_point, through_post_norms, value_sites
 from interp.attribution.methods import Request, about_of, register_method
 from interp.attribution.points import Point, Spec, input_residual, take_point
@@ -37,7 +37,7 @@ from interp.models.net import Net
 Line = list[tuple[float, float]]
 """Places on the way from clean (0) to ablated (1), each with its weight; weights sum to 1."""
 
-GRADIENT_TOKENS = 256
+GRADIENT_TOKENS = 128
 """Tokens of a pass whose graph is kept for its backward pass."""
 CLEAN: Line = [(0.0, 1.0)]
 ENDS: Line = [(0.0, 0.5), (1.0, 0.5)]
@@ -126,10 +126,7 @@ def edge_method(
 
 def edge_spec(graph: Graph, spec: Spec | None = None) -> Spec:
     """A spec that keeps what edges need."""
-    return replace(
-        spec or Spec(frozenset()), grads=gradient_sites(graph),
-        values=value_sites(graph) | frozenset(source_sites(graph.geometry)),
-    )  # fmt: skip
+    return replace(spec or Spec(frozenset()), grads=gradient_sites(graph), values=value_sites(graph))
 
 
 def _inputs(
@@ -156,6 +153,7 @@ def _inputs(
         for one in point.each() if per_point(graph.geometry) else (point,):
             scores = edge_scores(net, graph, one, through_post_norms(net, graph, delta, one))
             total = scores if total is None else total.add_(scores)
+        del point, one  # before the next point is taken
     assert total is not None
     return total
 
@@ -221,8 +219,6 @@ def _moved(base: Tensor, gone: Tensor, a: float, head: int) -> Tensor:
 
 def through_post_norms_of(net: Net, graph: Graph, delta: Tensor, i: int, point: Point) -> Tensor:
     """One source's change, a head's through its layer's post-norm, `[1, batch, pos, d_model]`."""
-    from interp.attribution.ablated import jacobian
-
     node, one = graph.sources[i], delta[i : i + 1]
     if not graph.geometry.post_norm or node.kind != "head":
         return one

@@ -99,8 +99,9 @@ class Replacement:
             by = mean_by if mean_by != "auto" else "position" if prompts.template is None else "template"
             self.means = model.means(prompts if by != "label" else with_positions(prompts), addresses, by=by)
             self.name = f"mean over {named} by {by}"
-        elif ablation in ("resample", "corrupt"):
-            prompts = task.clean if ablation == "resample" else task.corrupt
+        elif ablation in ("resample", "corrupt", "clean"):
+            # `clean` mirrors the corrupt ablation, for runs on the corrupt prompts
+            prompts = task.corrupt if ablation == "corrupt" else task.clean
             self.donor = model.run(prompts, capture=addresses)
             self.rows = edits.donors(prompts, seed, match) if ablation == "resample" else None
             self.name = ablation if match is None else f"{ablation} matched at {match}"
@@ -112,7 +113,7 @@ class Replacement:
         if self.means is not None:
             return edits.mean(address, self.means, **unit.parts)
         assert self.donor is not None
-        if self.ablation == "corrupt":
+        if self.ablation in ("corrupt", "clean"):
             return edits.patch(address, self.donor, **unit.parts)
         return edits.resample(address, self.donor, self.seed, self.match, self.rows, **unit.parts)
 

@@ -137,7 +137,7 @@ def require_additive(geometry: Geometry) -> None:
 def replacement_for(model: Model, task: Task, recipe: Recipe) -> Replacement:
     """An ablation of every source at once. UserError for models and pairs it is not defined on."""
     require_additive(model.geometry)
-    if recipe.ablation == "corrupt":
+    if recipe.ablation in ("corrupt", "clean"):
         task.require_aligned()
     addresses = [str(a) for a in source_addresses(model.geometry)]
     return Replacement(model, task, recipe.ablation, addresses, recipe.over, recipe.mean_by, recipe.match, recipe.seed)

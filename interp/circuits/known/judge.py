@@ -34,7 +34,8 @@ from interp.graph import Edge
 SILENT = 1e-6
 """Effects up to this count as none."""
 TRIES = 400
-"""Sets of partners tried of each size."""
+"""Sets of partners tried of each size, `CHUNK` at a time until one bites."""
+CHUNK = 16
 BITES = 1e-4
 """A joint ablation must change the output by more than this."""
 LOSSES = ("acdc", "masks", "exact")
@@ -116,11 +117,13 @@ def _explain(evaluator: Evaluator, truth: Circuit, edge: Edge, effect: float) ->
     for size in (1, 2, 3):
         sets = list(combinations(others, size))
         sets = sets if len(sets) <= TRIES else rng.sample(sets, TRIES)
-        joint = _joint(evaluator, edge, sets)
-        best = int(joint.argmax())
-        bite = float(joint[best])
-        if bite > BITES:
-            return Silent(edge, effect, "redundant", sets[best], bite, moved)
+        for start in range(0, len(sets), CHUNK):
+            some = sets[start : start + CHUNK]
+            joint = _joint(evaluator, edge, some)
+            best = int(joint.argmax())
+            bite = max(bite, float(joint[best]))
+            if bite > BITES:
+                return Silent(edge, effect, "redundant", some[best], bite, moved)
     return Silent(edge, effect, "constant" if moved <= SILENT else "unexplained", (), bite, moved)
 
 
@@ -152,7 +155,7 @@ def reader_change(evaluator: Evaluator, edge: Edge) -> float:
         if u is not None and u in changes.sources:
             low = u < live.low
             gap = (changes.sources[u][0] - live.live[not low][u]).abs()
-            here = real if low else live.narrow(real[None, :, :, None])[0, ..., 0]
+            here = real if low else live.narrow(real[None, :, :, None].double())[0, ..., 0] > 0
             gaps.append(float((gap * here[..., None]).max()))
     return max(gaps)
 
