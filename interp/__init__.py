@@ -42,6 +42,7 @@ _NAMES: dict[str, str] = {
     "patch": "interp.interventions.patching",
     "ablate": "interp.interventions.ablation",
     "direct_logit_attribution": "interp.attribution.direct",
+    "watch": "interp.numerics.watch",
     # cells
     "Config": "interp.cells",
     "ModelTaskConfig": "interp.cells",

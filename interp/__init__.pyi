@@ -26,6 +26,7 @@ from interp.metrics import register_metric as register_metric
 from interp.models.families import register_family as register_family
 from interp.models.load import load_model as load_model
 from interp.models.wrap import wrap as wrap
+from interp.numerics.watch import watch as watch
 from interp.registry import UserError as UserError
 from interp.tasks import load_task as load_task
 from interp.tasks import register_task as register_task
@@ -34,6 +35,7 @@ from interp.tasks import task_from_table as task_from_table
 __all__ = [
     "__version__",
     "direct_logit_attribution",
+    "watch",
     "Config",
     "Experiment",
     "ModelTaskConfig",

@@ -18,7 +18,16 @@ PIECE = 1 << 16
 LANES = 32
 """Numbers that a vector loop takes at once; pieces of whole lanes leave no remainder that rounds another way."""
 Activation = nn.Module | Callable[[Tensor], Tensor]
-_ELEMENTWISE = ("transformers.activations", "torch.nn.modules.activation")
+_HOMES = ("transformers.activations", "torch.nn.modules.activation")
+_ELEMENTWISE = frozenset({
+    "AccurateGELUActivation", "ClippedGELUActivation", "FastGELUActivation", "GELUActivation", "GELUTanh",
+    "LaplaceActivation", "LinearActivation", "MishActivation", "NewGELUActivation", "PytorchGELUTanh",
+    "QuickGELUActivation", "ReLUSquaredActivation", "SiLUActivation", "SqrtSoftplusActivation", "CELU", "ELU", "GELU",
+    "Hardsigmoid", "Hardswish", "Hardtanh", "LeakyReLU", "LogSigmoid", "Mish", "ReLU", "ReLU6", "SELU", "SiLU",
+    "Sigmoid", "Softplus", "Softsign", "Tanh", "Tanhshrink", "Threshold",
+})  # fmt: skip
+"""Activations each of whose outputs is a function of one input and of nothing else: not PReLU (a slope per channel),
+not GLU or softmax (they read other numbers), not RReLU (drawn at random)."""
 
 
 def activate(module: Activation, x: Float[Tensor, "... d_mlp"], spare: bool = False) -> Float[Tensor, "... d_mlp"]:
@@ -43,7 +52,8 @@ def in_pieces(module: Activation, x: Tensor) -> bool:
         and x.is_contiguous()
         and x.shape[-1] % LANES == 0
         and isinstance(module, nn.Module)
-        and type(module).__module__ in _ELEMENTWISE
+        and type(module).__module__ in _HOMES
+        and type(module).__name__ in _ELEMENTWISE
         and not _hooked(module)
     )
 

@@ -14,6 +14,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from interp.models.again import Call, heard
 from interp.registry import UserError
 
 
@@ -24,8 +25,8 @@ class Norm:
     module: nn.Module | None
     gain_offset: float = 0.0
 
-    def __call__(self, x: Float[Tensor, "... d"]) -> Float[Tensor, "... d"]:
-        return x if self.module is None else self.module(x)
+    def __call__(self, x: Float[Tensor, "... d"], call: Call = heard) -> Float[Tensor, "... d"]:
+        return x if self.module is None else call(self.module, x)
 
     def __bool__(self) -> bool:
         return self.module is not None

@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 from torch import Tensor, nn
+from transformers import activations
 from transformers.activations import ACT2FN
 
-from interp.models.activation import PIECE, activate, gives_fresh, in_pieces
+from interp.models.activation import _ELEMENTWISE, PIECE, activate, gives_fresh, in_pieces
 from tests.tiny import tiny
 
 
@@ -48,6 +49,35 @@ def test_only_a_large_elementwise_tensor_without_graph_or_hook_goes_in_pieces() 
         finally:
             handle.remove()
     assert calls == [1]
+
+
+@pytest.mark.parametrize("module", [nn.PReLU(96, init=0.5), nn.Softmax(-1), nn.LogSoftmax(-1), nn.RReLU(0.1, 0.9)])
+def test_what_is_not_elementwise_is_called_whole(module: nn.Module) -> None:
+    """PReLU's channels are axis 1, which flattening moves: on (rows, 3, 96) it cannot even run with 96 slopes."""
+    x = big()
+    x = x.flatten(0, 1) if isinstance(module, nn.PReLU) else x
+    with torch.no_grad():
+        assert not in_pieces(module, x)
+        assert torch.equal(activate(module.eval(), x), module(x))
+
+
+def test_prelu_over_axis_one_keeps_its_channels() -> None:
+    """Three slopes along axis 1 of (rows, 3, 96): in flattened pieces they would meet the wrong numbers or none."""
+    module, x = nn.PReLU(3), big()
+    with torch.no_grad():
+        module.weight.copy_(torch.tensor([0.0, 1.0, 2.0]))
+        want = torch.where(x > 0, x, x * module.weight[:, None])
+        torch.testing.assert_close(activate(module, x), want)
+
+
+@pytest.mark.parametrize("name", sorted(_ELEMENTWISE))
+def test_the_list_holds_only_elementwise_activations(name: str) -> None:
+    """Each listed activation gives a number the same output whatever stands beside it."""
+    home = next((m for m in (activations, nn) if hasattr(m, name)), None)
+    assert home is not None
+    extra = {"ClippedGELUActivation": (-10.0, 10.0), "Threshold": (0.1, 0.0)}.get(name, ())
+    module, x = getattr(home, name)(*extra), torch.linspace(-4, 4, 64).view(8, 8)
+    torch.testing.assert_close(module(x).flatten(), torch.cat([module(v[None, None])[0] for v in x.flatten()]))
 
 
 def test_a_projection_with_a_hook_is_never_overwritten() -> None:
