@@ -91,6 +91,20 @@ def train_command(words: Annotated[list[str] | None, typer.Argument(metavar="NAM
     return _invoke(_single(command), words or [], "interp train")
 
 
+@app.command("report")
+def report_command(
+    cells: Annotated[list[str] | None, typer.Argument(metavar="CELL...", help="As in `interp results show`.")] = None,
+    every: Annotated[bool, typer.Option("--all", help="A page for every table, and an index.")] = False,
+    out: Annotated[Path | None, typer.Option(help="Folder the pages go to; build/report by default.")] = None,
+    results: Annotated[Path | None, typer.Option(help="Results folder; $INTERP_RESULTS or ./results.")] = None,
+    figures: Annotated[bool, typer.Option("--figures", help="Each figure as PNG and SVG too.")] = False,
+) -> int:
+    """Pages to look at: one cell, two side by side, or all; self-contained HTML."""
+    from interp.cli.pages import make_pages
+
+    return make_pages(cells or [], every, out, results, figures)
+
+
 @results.command("list")
 def results_list(out: Out = None) -> int:
     """Finished cells, a line each."""
