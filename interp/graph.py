@@ -110,6 +110,13 @@ class Graph:
     geometry: Geometry
     ungrouped: bool = False
 
+    def __post_init__(self) -> None:
+        if self.ungrouped and self.geometry.group > 1 and not self.geometry.qk_norm_apart:
+            raise UserError(
+                "this model norms the keys of a layer's kv heads with regard to one another, so query heads that share "
+                "a kv head have no keys of their own; use the grouped graph (ungrouped=False)"
+            )
+
     @cached_property
     def sources(self) -> tuple[Node, ...]:
         """Writers to the residual stream, in the order of the forward pass."""

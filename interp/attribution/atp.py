@@ -101,7 +101,7 @@ def _pattern_change(net: Net, point: Point, address: Address, gone: Tensor, sing
     assert layer is not None
     pattern = point.value("pattern", layer)
     q, k = (point.values[Address(s, layer)] for s in ("q_rot", "k_rot"))
-    turned = grid.rotate(head_norm(net, layer, gone, address.site))
+    turned = grid.rotate(head_norm(net, layer, gone, address.site), layer)
     if address.site == "q":
         return pattern - precise(_attend(net, layer, turned, k, grid))
     if not single:

@@ -227,7 +227,7 @@ def _own_keys(net: Net, point: Point, layer: int) -> list[Tensor]:
     with torch.enable_grad():
         # one copy of all kv heads for each member of a group
         k, v = (whole.value(s, layer).expand(group, *(-1,) * 4).clone().requires_grad_(True) for s in ("k", "v"))
-        turned = [point.grid.rotate(head_norm(net, layer, one, "k")).transpose(1, 2) for one in k]
+        turned = [point.grid.rotate(head_norm(net, layer, one, "k"), layer).transpose(1, 2) for one in k]
         keys, values = (torch.stack(t, 2).flatten(1, 2) for t in (turned, [one.transpose(1, 2) for one in v]))
         pattern = attend(net, layer, q, keys, point.grid)
         z = torch.matmul(pattern.detach() if point.frozen else pattern, values).transpose(1, 2)

@@ -275,7 +275,7 @@ class Live:
         y = einsum(x, weight[index], "variant b p slot d, slot d d_head -> variant b p slot d_head") + bias[index]
         if part == "v":
             return y
-        flat = grid.rotate(head_norm(self.net, layer, y.flatten(0, 1), part))
+        flat = grid.rotate(head_norm(self.net, layer, y.flatten(0, 1), part), layer)
         turned: Tensor = flat.view_as(y)
         return turned
 
@@ -291,7 +291,8 @@ class Live:
             stacked = torch.stack(each, 2)
             parts.append(stacked if part == "q" else self._whole(stacked, layer, part, heads))
         q, k, v = (t.flatten(0, 1) for t in parts)
-        pattern = attend(self.net, layer, q, k, self._grid(variants, layer == self.net.geometry.layers - 1))
+        grid = self._grid(variants, layer == self.net.geometry.layers - 1)
+        pattern = attend(self.net, layer, q, k, grid, heads=heads)
         z: Tensor = torch.matmul(pattern, v).unflatten(0, (variants, -1))
         return z
 

@@ -56,6 +56,8 @@ class Geometry:
     """The residual itself is normed after each addition (the original, post-LayerNorm transformer)."""
     final_norm: bool = True
     qk_norm: bool = False
+    qk_norm_apart: bool = True
+    """A head's query or key is normed without regard to the other heads, by the gain of all."""
     causal: bool = True
     skip: bool = True
     """Sublayer outputs are added to the residual; without it they replace it."""

@@ -243,7 +243,7 @@ class CircuitPass:
         g, parts = self.net.geometry, self.net.layers[layer]
         w = head_weights(self.net, layer)
         q, k, v = (self._project(layer, part, w) for part in "qkv")
-        q, k = (self.grid.rotate(head_norm(self.net, layer, t, n)) for t, n in ((q, "q"), (k, "k")))
+        q, k = (self.grid.rotate(head_norm(self.net, layer, t, n), layer) for t, n in ((q, "q"), (k, "k")))
         q, k, v = (t.transpose(1, 2) for t in (q, k, v))
         k, v = (self._whole(t, layer, site) for t, site in ((k, "k_rot"), (v, "v")))
         pattern = attend(self.net, layer, q, k, self.grid)

@@ -182,9 +182,9 @@ class _Inputs:
             v = base.at("v", self.layer) if part == "k" else self.parts["v"][row]
             v = per_query_head(v.transpose(1, 2), group)[:, head, None]
             if part == "k":
-                k = grid.rotate(head_norm(net, self.layer, self.parts["k"][row], "k")).transpose(1, 2)
+                k = grid.rotate(head_norm(net, self.layer, self.parts["k"][row], "k"), self.layer).transpose(1, 2)
                 q = base.at("q_rot", self.layer).transpose(1, 2)[:, head, None]
-                pattern = attend(net, self.layer, q, per_query_head(k, group)[:, head, None], grid)
+                pattern = attend(net, self.layer, q, per_query_head(k, group)[:, head, None], grid, heads=[head])
             else:
                 pattern = base.at("pattern", self.layer)[:, head, None]
             return torch.matmul(pattern, v).transpose(1, 2)

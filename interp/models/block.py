@@ -19,7 +19,7 @@ families (checked by `site_audit` and the tests).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import torch
 from einops import rearrange
@@ -53,16 +53,20 @@ def block(
     parts, g = net.layers[layer], net.geometry
     resid = tap("resid_pre", layer, resid)
     after: KeyValue | None = None
+    # where attention and MLP of a parallel block read through one norm, it is called once
+    normed = parts.ln1(resid) if g.parallel and parts.one_norm and not given else None
     if "resid_mid" in given:
         mid = tap("resid_mid", layer, given["resid_mid"])
     else:
-        attn_out, after = attention(net, layer, resid, grid, tap, prefix, given, tail)
-        resid = tail.narrow(resid) if tail is not None and resid.shape[1] != attn_out.shape[1] else resid
+        attn_out, after = attention(net, layer, resid, grid, tap, prefix, given, tail, normed)
+        if tail is not None and resid.shape[1] != attn_out.shape[1]:
+            resid, normed = tail.narrow(resid), None if normed is None else tail.narrow(normed)
         if not g.mlp:
             return tap("resid_post", layer, _join(net, parts.post1, resid, attn_out)), after
         if g.parallel:
-            out = mlp(net, layer, resid, tap, given)
-            return tap("resid_post", layer, out + attn_out + resid), after
+            out = mlp(net, layer, resid, tap, given, normed)
+            total = resid + attn_out + out if net.family.stream_first else out + attn_out + resid
+            return tap("resid_post", layer, total), after
         mid = tap("resid_mid", layer, _join(net, parts.post1, resid, attn_out))
     out = mlp(net, layer, mid, tap, given)
     return tap("resid_post", layer, _join(net, parts.post2, mid, out)), after
@@ -83,20 +87,22 @@ def attention(
     prefix: KeyValue | None,
     given: Mapping[str, Tensor],
     tail: Grid | None,
+    normed: Tensor | None = None,
 ) -> tuple[Float[Tensor, "batch kept d_model"], KeyValue | None]:
-    """resid_pre to attn_out."""
+    """resid_pre to attn_out. `normed` is the residual after ln1, where it is known."""
     parts, after = net.layers[layer], None
     if "attn_out" in given:
         return tap("attn_out", layer, given["attn_out"]), None
     z = given.get("z")
     if z is None:
-        q, k, v = _queries_keys_values(net, layer, resid, grid, tap, given, tail)
+        q, k, v = _queries_keys_values(net, layer, resid, grid, tap, given, tail, normed)
         after = (k, v)
         if prefix is None:
             k, v = (per_query_head(t, net.geometry.group) for t in (k, v))
             z = torch.matmul(attend(net, layer, q, k, tail or grid, tap, given), v)
         else:
-            raw = None if {"scores", "pattern"} & set(given) else scores_over(q, prefix[0], k)
+            wide = (as_scored(net, t) for t in (q, prefix[0], k))
+            raw = None if {"scores", "pattern"} & set(given) else scores_over(*wide)
             z = mixed_over(attend(net, layer, q, k, tail or grid, tap, given, raw), prefix[1], v)
         z = z.transpose(1, 2)
     z = tap("z", layer, z)
@@ -109,7 +115,14 @@ def attention(
 
 
 def _queries_keys_values(
-    net: Net, layer: int, resid: Tensor, grid: Grid, tap: Tap, given: Mapping[str, Tensor], tail: Grid | None
+    net: Net,
+    layer: int,
+    resid: Tensor,
+    grid: Grid,
+    tap: Tap,
+    given: Mapping[str, Tensor],
+    tail: Grid | None,
+    normed: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Queries `[batch, head, query, d_head]`, keys and values `[batch, kv_head, pos, d_head]` as attention reads them.
 
@@ -121,7 +134,7 @@ def _queries_keys_values(
     fresh: dict[str, Tensor] = {}
     if need_q or need_k or need_v:
         x = given.get("ln1")
-        x = tap("ln1", layer, read_norm(net, layer, resid, "ln1", tap) if x is None else x)
+        x = tap("ln1", layer, read_norm(net, layer, resid, "ln1", tap, normed) if x is None else x)
         fresh = project(net, layer, x, grid)
         if any(tap.wants(f"{c}_input", layer) for c in "qkv"):
             fresh = _through_inputs(net, layer, resid, fresh, grid, tap)
@@ -129,7 +142,7 @@ def _queries_keys_values(
     k = given.get("k", fresh.get("k"))
     v = tap("v", layer, given.get("v", fresh.get("v")))  # type: ignore[arg-type]
     if need_k or "k" in given:
-        k = grid.rotate(head_norm(net, layer, tap("k", layer, k), "k", tap))  # type: ignore[arg-type]
+        k = grid.rotate(head_norm(net, layer, tap("k", layer, k), "k", tap), layer)  # type: ignore[arg-type]
     else:
         k = given.get("k_rot", v)  # with the scores given the keys are not read
     k = tap("k_rot", layer, k) if not {"scores", "pattern"} & set(given) else k
@@ -138,19 +151,19 @@ def _queries_keys_values(
         assert q is not None
         if tail is not None and q.shape[1] != tail.held.columns.shape[-1]:
             q = tail.narrow(q)
-        q = here.rotate(head_norm(net, layer, tap("q", layer, q), "q", tap))
+        q = here.rotate(head_norm(net, layer, tap("q", layer, q), "q", tap), layer)
     else:
         q = given.get("q_rot", v)
     q = tap("q_rot", layer, q) if not {"scores", "pattern"} & set(given) else q
     return q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
 
 
-def read_norm(net: Net, layer: int, resid: Tensor, site: str, tap: Tap) -> Tensor:
-    """ln1 or ln2 of the residual, through the site of its denominator."""
+def read_norm(net: Net, layer: int, resid: Tensor, site: str, tap: Tap, normed: Tensor | None = None) -> Tensor:
+    """ln1 or ln2 of the residual (`normed`, where it is known), through the site of its denominator."""
     if not net.geometry.pre_norm:
         return resid
     norm: Norm = getattr(net.layers[layer], site)
-    return through_scale(norm, resid, norm(resid), f"{site}_scale", layer, tap)
+    return through_scale(norm, resid, norm(resid) if normed is None else normed, f"{site}_scale", layer, tap)
 
 
 def through_scale(norm: Norm, x: Tensor, out: Tensor, site: str, layer: int | None, tap: Tap) -> Tensor:
@@ -187,8 +200,8 @@ def unpack(net: Net, fused: Float[Tensor, "batch pos packed"]) -> tuple[Tensor, 
         sizes = [g.heads * g.d_head, g.kv_heads * g.d_head, g.kv_heads * g.d_head]
         q, k, v = (t.view(shape) for t in fused.split(sizes, -1))
         return q, k, v
-    q, k, v = fused.view(*fused.shape[:2], g.heads, 3 * g.d_head).chunk(3, -1)
-    return q, k, v
+    each = fused.view(*fused.shape[:2], g.kv_heads, g.group + 2, g.d_head)
+    return each[..., :-2, :].flatten(2, 3), each[..., -2, :], each[..., -1, :]
 
 
 def head_norm(net: Net, layer: int, x: Tensor, which: str, tap: Tap = NO_TAP) -> Tensor:
@@ -196,7 +209,7 @@ def head_norm(net: Net, layer: int, x: Tensor, which: str, tap: Tap = NO_TAP) ->
     norm = getattr(net.layers[layer], f"{which}_norm")
     if norm is None:
         return x
-    y = norm(x) if net.family.norm_heads == "each" else norm(x.flatten(2)).view_as(x)
+    y = norm(x.flatten(2)).view_as(x) if net.family.norm_heads == "all" else norm(x)
     return tap(f"{which}_norm", layer, y)
 
 
@@ -214,10 +227,12 @@ def attend(
     tap: Tap = NO_TAP,
     given: Mapping[str, Tensor] = NO_TENSORS,
     raw: Tensor | None = None,
+    heads: Sequence[int] | None = None,
 ) -> Float[Tensor, "batch head query key"]:
     """Attention probabilities of the grid's queries over all keys; queries and keys by query head, rotated.
 
-    `raw` are their products where they are known; else `k` must hold all columns.
+    `raw` are their products where they are known; else `k` must hold all columns. `heads` says which query heads
+    they are of, where not all.
     """
     parts = net.layers[layer]
     allowed = grid.allowed(parts.window).to(q.device)
@@ -225,7 +240,9 @@ def attend(
     if pattern is None:
         scores = given.get("scores")
         if scores is None:
-            scores = (torch.matmul(q, k.transpose(2, 3)) if raw is None else raw) * parts.scale
+            scores = _products(net, q, k, parts.scale) if raw is None else raw * parts.scale
+            if grid.bias is not None:
+                scores = scores + (grid.bias if heads is None else grid.bias[:, list(heads)]).to(scores.device)
             if parts.cap is not None:
                 scores = torch.tanh(scores / parts.cap) * parts.cap
             scores = scores.masked_fill(~allowed, torch.finfo(scores.dtype).min)
@@ -238,6 +255,16 @@ def attend(
             pattern = pattern.masked_fill(~allowed, 0.0)
     edited = tap("pattern", layer, pattern)
     return edited if edited is pattern else _unread(tap, "pattern", layer, edited, ~allowed, 0.0)
+
+
+def as_scored(net: Net, x: Tensor) -> Tensor:
+    """Queries or keys in the precision in which the family multiplies them."""
+    return x.to(torch.promote_types(x.dtype, torch.float32)) if net.family.scores_fp32 else x
+
+
+def _products(net: Net, q: Tensor, k: Tensor, scale: float) -> Float[Tensor, "batch head query key"]:
+    q, k = as_scored(net, q), as_scored(net, k).transpose(2, 3)
+    return torch.matmul(q * scale, k) if net.family.scale_queries else torch.matmul(q, k) * scale
 
 
 def _unread(tap: Tap, site: str, layer: int, edited: Tensor, hidden: Tensor, fill: float) -> Tensor:
@@ -286,9 +313,14 @@ def _through_head_outputs(parts: LayerParts, layer: int, z: Tensor, out: Tensor,
 
 
 def mlp(
-    net: Net, layer: int, resid: Float[Tensor, "batch pos d_model"], tap: Tap, given: Mapping[str, Tensor]
+    net: Net,
+    layer: int,
+    resid: Float[Tensor, "batch pos d_model"],
+    tap: Tap,
+    given: Mapping[str, Tensor],
+    normed: Tensor | None = None,
 ) -> Float[Tensor, "batch pos d_model"]:
-    """The residual the MLP reads to mlp_out."""
+    """The residual the MLP reads to mlp_out. `normed` is the residual after ln2, where it is known."""
     parts = net.layers[layer]
     if "mlp_out" in given:
         return tap("mlp_out", layer, given["mlp_out"])
@@ -296,19 +328,31 @@ def mlp(
     if post is None:
         x = given.get("ln2")
         if x is None:
-            x = read_norm(net, layer, resid, "ln2", tap)
+            x = read_norm(net, layer, resid, "ln2", tap, normed)
             if tap.wants("mlp_in", layer):
                 x = _through_mlp_input(net, layer, resid, x, tap)
         x = tap("ln2", layer, x)
-        spare = "mlp_pre" not in given and not tap.wants("mlp_pre", layer) and gives_fresh(parts.mlp_in)
-        pre = tap("mlp_pre", layer, given["mlp_pre"] if "mlp_pre" in given else parts.mlp_in(x))  # type: ignore[misc]
-        post = activate(parts.act, pre, spare)  # type: ignore[arg-type]
-        if parts.mlp_up is not None:
-            post = post * tap("mlp_up", layer, parts.mlp_up(x))
+        if parts.routed is not None:
+            return tap("mlp_out", layer, parts.routed(layer, x, tap))
+        post = _hidden(parts, layer, x, tap, given)
     out = parts.mlp_out(tap("mlp_post", layer, post))  # type: ignore[misc]
     if net.geometry.post_norm:
         out = parts.post2(tap("mlp_out_pre", layer, out))
     return tap("mlp_out", layer, out)
+
+
+def _hidden(
+    parts: LayerParts, layer: int, x: Tensor, tap: Tap, given: Mapping[str, Tensor]
+) -> Float[Tensor, "batch pos d_mlp"]:
+    """ln2 to what the MLP's output weights receive."""
+    if parts.gate_up is not None:
+        pre, up = parts.gate_up(x).chunk(2, -1)
+        pre = given.get("mlp_pre", pre)
+        return activate(parts.act, tap("mlp_pre", layer, pre)) * tap("mlp_up", layer, up)  # type: ignore[arg-type]
+    spare = "mlp_pre" not in given and not tap.wants("mlp_pre", layer) and gives_fresh(parts.mlp_in)
+    pre = given["mlp_pre"] if "mlp_pre" in given else parts.mlp_in(x)  # type: ignore[misc]
+    post = activate(parts.act, tap("mlp_pre", layer, pre), spare)  # type: ignore[arg-type]
+    return post if parts.mlp_up is None else post * tap("mlp_up", layer, parts.mlp_up(x))
 
 
 def _through_mlp_input(net: Net, layer: int, resid: Tensor, x: Tensor, tap: Tap) -> Tensor:

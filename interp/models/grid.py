@@ -30,6 +30,7 @@ class Grid:
     offset: int = 0
     """First column of the grid this one narrows, for a tail."""
     _masks: dict[int | None, Tensor] = field(default_factory=dict)
+    _angles: dict[str | None, tuple[Tensor, Tensor] | None] = field(default_factory=dict)
 
     @staticmethod
     def of(net: Net, prompts: Prompts, dtype: torch.dtype, first: int = 0) -> Grid:
@@ -85,24 +86,55 @@ class Grid:
         return ok[:, None]
 
     @cached_property
-    def angles(self) -> tuple[Float[Tensor, "rows pos rot"], Float[Tensor, "rows pos rot"]] | None:
-        """Cosines and sines of the rotary embedding at the held tokens."""
-        if self.net.rotary is None:
+    def bias(self) -> Float[Tensor, "rows head 1 key"] | None:
+        """What is added to each head's scores by the key's position; None where the family adds nothing."""
+        if not self.net.family.alibi:
             return None
-        like = torch.empty(0, dtype=self.dtype, device=self.positions.device)
-        cos, sin = self.net.rotary(like, self.positions)
-        return cos, sin
+        width, device = self.prompts.width, self.positions.device
+        place = self.prompts.positions if self.padded else torch.arange(width, device=device)[None]
+        return (slopes(self.net.geometry.heads).to(device)[:, None, None] * place[:, None, None]).to(self.dtype)
 
-    def rotate(self, x: Float[Tensor, "batch pos head d_head"]) -> Float[Tensor, "batch pos head d_head"]:
-        """Rotary embedding of queries or keys at the held tokens; the identity where there is none."""
-        if self.angles is None:
+    def angles(self, layer: int) -> tuple[Float[Tensor, "rows pos rot"], Float[Tensor, "rows pos rot"]] | None:
+        """Cosines and sines of a layer's rotary embedding at the held tokens."""
+        kind = self.net.layers[layer].rotary_kind
+        if kind not in self._angles:
+            self._angles[kind] = rotary_angles(self.net, self.positions, self.dtype, kind)
+        return self._angles[kind]
+
+    def rotate(self, x: Float[Tensor, "batch pos head d_head"], layer: int) -> Float[Tensor, "batch pos head d_head"]:
+        """Rotary embedding of a layer's queries or keys at the held tokens; the identity where there is none."""
+        angles = self.angles(layer)
+        if angles is None:
             return x
-        cos, sin = (a[:, :, None].to(x.device) for a in self.angles)
+        family, dtype = self.net.family, x.dtype
+        x = x.to(torch.promote_types(dtype, torch.float32)) if family.rotary_fp32 else x
+        cos, sin = (a[:, :, None].to(x.device) for a in angles)
         width = cos.shape[-1]
         if width == x.shape[-1]:
-            return _turn(x, cos, sin, self.net.family.rotary_pairs)
-        turned = _turn(x[..., :width], cos, sin, self.net.family.rotary_pairs)
-        return torch.cat([turned, x[..., width:]], -1)
+            return _turn(x, cos, sin, family.rotary_pairs).to(dtype)
+        turned = _turn(x[..., :width], cos, sin, family.rotary_pairs)
+        return torch.cat([turned, x[..., width:]], -1).to(dtype)
+
+
+def rotary_angles(
+    net: Net, positions: Int[Tensor, "rows pos"], dtype: torch.dtype, kind: str | None
+) -> tuple[Float[Tensor, "rows pos rot"], Float[Tensor, "rows pos rot"]] | None:
+    """What a model's rotary module says of positions, as (cos, sin); None where it has no such module."""
+    if net.rotary is None:
+        return None
+    like = torch.empty(0, dtype=dtype, device=positions.device)
+    cos, sin = net.family.rotary_angles(net.rotary(like, positions, *([] if kind is None else [kind])))
+    return cos, sin
+
+
+def slopes(heads: int) -> Float[Tensor, " head"]:
+    """ALiBi's slopes: powers of 2^(−8/n) for n heads, n a power of 2; heads beyond take every other one of 2n's."""
+    whole = 1 << (heads.bit_length() - 1)
+
+    def powers(n: int) -> Tensor:
+        return torch.tensor(2 ** (-8 / n), dtype=torch.float32) ** torch.arange(1, n + 1, dtype=torch.int32)
+
+    return torch.cat([powers(whole), powers(2 * whole)[::2][: heads - whole]])
 
 
 def _turn(x: Tensor, cos: Tensor, sin: Tensor, pairs: str) -> Tensor:

@@ -22,10 +22,10 @@ from interp.hooks.sites import Site, resolve, resolve_all, sites_of
 from interp.hooks.taps import Direction, RunTap, UserFunction
 from interp.hooks.values import Geometry, Means, Prompts, Run
 from interp.models.averages import average
-from interp.models.families import Family
+from interp.models.family import Family
 from interp.models.forward import forward
 from interp.models.grid import Grid
-from interp.models.net import Net, bind, need
+from interp.models.net import Net, bind, first_of, need
 from interp.models.weights import HeadWeights, head_weights
 from interp.registry import UserError
 
@@ -61,7 +61,7 @@ class Model:
 
     @property
     def _embedding(self) -> Tensor:
-        return next(need(self.module, self.family.embed, self.family).parameters())  # type: ignore[no-any-return]
+        return next(need(self.module, first_of(self.family.embed), self.family).parameters())  # type: ignore[no-any-return]
 
     def sites(self) -> dict[str, Site]:
         """The sites of this model, by name, each with axes and meaning; `site.shape(model.geometry)` has sizes."""
@@ -114,6 +114,12 @@ class Model:
         longest = int(prompts.mask.sum(1).max())
         if longest > g.n_ctx and (g.pos_embed or g.qk_positions):
             raise UserError(f"a prompt of {longest} tokens is longer than the {g.n_ctx} positions of {self.name}")
+        steady = self.family.steady_length(self.config)
+        if steady is not None and longest > steady:
+            raise UserError(
+                f"a prompt of {longest} tokens is longer than {steady}: beyond that {self.name} turns queries and keys "
+                "by angles of the longest prompt beside it, and its numbers would depend on the batch"
+            )
 
     def run(
         self,

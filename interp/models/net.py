@@ -7,12 +7,16 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from interp.hooks.values import Geometry
-from interp.models.families import Family
+from interp.models.experts import Routed
+from interp.models.family import Family
 from interp.models.norms import NO_NORM, Norm
+from interp.models.parts import Chain, NormByHead, Part, Positions, matrix, packed, scaled
 from interp.registry import UserError
+
+__all__ = ["LayerParts", "Net", "bind", "find", "matrix", "need", "packed"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,12 +34,21 @@ class LayerParts:
     k_norm: nn.Module | None
     mlp_in: nn.Module | None
     mlp_up: nn.Module | None
+    gate_up: nn.Module | None
+    """The one map whose halves `mlp_in` and `mlp_up` are, where they are fused."""
+    routed: Routed | None
     act: Callable[[Any], Any] | None
     mlp_out: nn.Module | None
     scale: float
     cap: float | None
     window: int | None
+    rotary_kind: str | None
     device: torch.device
+
+    @property
+    def one_norm(self) -> bool:
+        """Whether attention and MLP read through one norm."""
+        return bool(self.ln1) and self.ln1.module is self.ln2.module
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,18 +65,20 @@ class Net:
     final: Norm
     unembed: nn.Module | None
     logit_cap: float | None
+    loose: bool = False
+    """Whether kernels that round another way may be used (`loose.py`); only packed replay says so."""
 
     def called(self) -> Iterator[Any]:
-        """Every module that a forward pass calls."""
-        for part in (self.embed, self.pos_embed, self.rotary, self.final.module, self.unembed):
-            if part is not None:
-                yield part
+        """Every module that a forward pass calls, with what those are made of."""
+        parts: list[Any] = [self.embed, self.pos_embed, self.rotary, self.final.module, self.unembed]
         for layer in self.layers:
-            norms = (n.module for n in (layer.ln1, layer.ln2, layer.post1, layer.post2))
-            rest = (layer.q_norm, layer.k_norm, layer.mlp_in, layer.mlp_up, layer.act, layer.mlp_out, layer.out)
+            parts += [n.module for n in (layer.ln1, layer.ln2, layer.post1, layer.post2)]
+            parts += [layer.q_norm, layer.k_norm, layer.mlp_in, layer.mlp_up, layer.act, layer.mlp_out, layer.out]
+            parts += [] if layer.routed is None else layer.routed.parts()
             # packed parameters are read, their module is not called
-            qkv = () if self.family.packing == "in_proj" else layer.qkv
-            yield from (part for part in (*qkv, *norms, *rest) if part is not None)
+            parts += [] if self.family.packing == "in_proj" else layer.qkv
+        for part in parts:
+            yield from part.modules() if isinstance(part, nn.Module) else () if part is None else (part,)
 
     @property
     def reads_tokens(self) -> bool:
@@ -81,17 +96,21 @@ class Net:
 
 
 def find(root: nn.Module, path: str | None) -> Any:
-    """The module at a dotted path, or None where there is none; the root itself at an empty path."""
+    """The module at a dotted path, or None where there is none; the root itself at an empty path.
+
+    Of several paths, `a|b`, the first that leads somewhere.
+    """
     if path is None:
         return None
-    here: Any = root
-    if not path:
-        return here
-    for name in path.split("."):
-        here = getattr(here, name, None)
-        if here is None:
-            return None
-    return here
+    for one in path.split("|"):
+        here: Any = root
+        for name in one.split(".") if one else ():
+            here = getattr(here, name, None)
+            if here is None:
+                break
+        if here is not None:
+            return here
+    return None
 
 
 def need(root: nn.Module, path: str, family: Family) -> Any:
@@ -102,65 +121,90 @@ def need(root: nn.Module, path: str, family: Family) -> Any:
     return found
 
 
+def _chain(root: nn.Module, path: str | tuple[str, ...]) -> Any:
+    """The module at a path; of several paths, those that the checkpoint has as one chain."""
+    each = [found for one in ([path] if isinstance(path, str) else path) if (found := find(root, one)) is not None]
+    return each[0] if len(each) == 1 else Chain(*each) if each else None
+
+
 def bind(module: nn.Module, family: Family, config: Any) -> Net:
-    """Find every part of a checkpoint that its family row names."""
+    """Find every part of a checkpoint that its family row names; UserError where the row does not cover it."""
+    why = family.refuse(config)
+    if why is not None:
+        raise UserError(f"family {family.name} does not run this checkpoint: {why}")
     geometry = Geometry(**family.geometry(config))
     blocks = need(module, family.layers, family)
     if len(blocks) != geometry.layers:
         raise UserError(f"family {family.name}: the configuration names {geometry.layers} layers, found {len(blocks)}")
-    rotary = find(module, family.rotary)
     pos_embed = find(module, family.pos_embed)
-    final = find(module, family.final)
+    if pos_embed is not None and family.pos_keyword is not None:
+        pos_embed = Positions(pos_embed, family.pos_keyword, family.position_offset)
+    final, unembed = find(module, family.final), _chain(module, family.unembed)
+    need(module, first_of(family.embed), family)
     return Net(
         family=family,
         geometry=geometry,
         module=module,
-        embed=need(module, family.embed, family),
+        embed=scaled(_chain(module, family.embed), family.embed_times(config)),
         pos_embed=pos_embed,
-        rotary=rotary,
+        rotary=find(module, family.rotary),
         layers=tuple(_layer(block, family, config, geometry, i) for i, block in enumerate(blocks)),
         final=Norm(final, family.norm_gain_offset) if final is not None else NO_NORM,
-        unembed=find(module, family.unembed),
+        unembed=None if unembed is None else scaled(unembed, family.logits_times(config), family.logits_over(config)),
         logit_cap=family.logit_cap(config),
     )
 
 
+def first_of(path: str | tuple[str, ...]) -> str:
+    """The first of the modules that a row chains."""
+    return path if isinstance(path, str) else path[0]
+
+
 def _layer(block: nn.Module, family: Family, config: Any, geometry: Geometry, layer: int) -> LayerParts:
-    def norm(path: str | None) -> Norm:
-        found = find(block, path)
+    g = geometry
+
+    def norm(path: str | None, there: bool) -> Norm:
+        found = find(block, path) if there else None
         return NO_NORM if found is None else Norm(found, family.norm_gain_offset)
 
+    def head_norm(path: str | None) -> Any:
+        found = find(block, path) if g.qk_norm else None
+        return NormByHead(found) if found is not None and family.norm_heads == "listed" else found
+
+    times = family.out_times(config)
     out = need(block, family.out, family)
-    mlp = geometry.mlp
+    plain = g.mlp and not g.experts
+    gate_up = need(block, family.gate_up, family) if plain and family.gate_up else None
+    mlp_in = need(block, family.mlp_in, family) if plain and family.mlp_in else None
+    mlp_out = need(block, family.mlp_out, family) if plain and family.mlp_out else None
     return LayerParts(
         attn=need(block, family.attn, family),
         qkv=tuple(need(block, path, family) for path in family.qkv),
-        out=out,
-        ln1=norm(family.ln1),
-        ln2=norm(family.ln2) if mlp else NO_NORM,
-        post1=norm(family.post1),
-        post2=norm(family.post2) if mlp else NO_NORM,
-        q_norm=find(block, family.q_norm),
-        k_norm=find(block, family.k_norm),
-        mlp_in=need(block, family.mlp_in, family) if mlp and family.mlp_in else None,
-        mlp_up=find(block, family.mlp_up) if mlp else None,
-        act=(family.act if callable(family.act) else find(block, family.act)) if mlp else None,
-        mlp_out=need(block, family.mlp_out, family) if mlp and family.mlp_out else None,
-        scale=family.scale(config, layer, geometry.d_head),
+        out=scaled(out, times),
+        ln1=norm(family.ln1, g.pre_norm),
+        ln2=norm(family.ln2, g.pre_norm and g.mlp),
+        post1=norm(family.post1, g.post_norm or g.stream_norm),
+        post2=norm(family.post2, (g.post_norm or g.stream_norm) and g.mlp),
+        q_norm=head_norm(family.q_norm),
+        k_norm=head_norm(family.k_norm),
+        mlp_in=mlp_in if gate_up is None else Part(gate_up, 0, 2),
+        mlp_up=(find(block, family.mlp_up) if plain else None) if gate_up is None else Part(gate_up, 1, 2),
+        gate_up=gate_up,
+        routed=_routed(block, family, config) if g.mlp and g.experts else None,
+        act=(family.act if callable(family.act) else find(block, family.act)) if plain else None,
+        mlp_out=None if mlp_out is None else scaled(mlp_out, times),
+        scale=family.scale(config, layer, g.d_head),
         cap=family.attn_cap(config),
         window=family.window(config, layer),
+        rotary_kind=family.rotary_kind(config, layer),
         device=next(out.parameters()).device,
     )
 
 
-def packed(module: nn.Module) -> tuple[Tensor, Tensor | None]:
-    """Weight `[q | k | v, d_model]` and bias of an `nn.MultiheadAttention`."""
-    return module.in_proj_weight, module.in_proj_bias  # type: ignore[return-value]
-
-
-def matrix(module: nn.Module) -> Tensor:
-    """A projection's weight as `[in, out]`, whatever way its module stores it."""
-    weight = module.weight
-    if not isinstance(weight, Tensor):
-        raise UserError(f"{type(module).__name__} has no weight matrix")
-    return weight if type(module).__name__ == "Conv1D" else weight.T
+def _routed(block: nn.Module, family: Family, config: Any) -> Routed:
+    if family.router is None or family.experts is None or family.routing is None:
+        raise UserError(f"family {family.name}: a routed MLP needs router, experts and routing in its row")
+    return Routed(
+        need(block, family.router, family), need(block, family.experts, family), family.routing(config),
+        find(block, family.shared_expert), find(block, family.shared_gate),
+    )  # fmt: skip

@@ -25,7 +25,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from interp.hooks.values import Prompts
-from interp.models.families import Family
+from interp.models.family import Family
 from interp.models.model import Model
 from interp.models.net import Net, find
 from interp.registry import UserError
@@ -49,7 +49,7 @@ def layer_row(name: str = "wrapped", **parts: Any) -> Family:
 
     Parts: `attn` (module), `qkv` (paths; one for an `nn.MultiheadAttention`, with `packing="in_proj"`), `out`, `ln1`,
     `ln2` (read through), `post1`, `post2` (applied to the residual after each addition), `mlp_in`, `mlp_out`,
-    `act` (path or function), `mlp_up`, `scale`, … as in `interp.models.families.Family`.
+    `act` (path or function), `mlp_up`, `scale`, … as in `interp.models.family.Family`.
 
     >>> row = layer_row(attn="attn", qkv=("attn",), packing="in_proj", out="attn.out_proj", ln1="norm1")
     >>> row.ln1, row.packing

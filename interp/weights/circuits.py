@@ -50,8 +50,8 @@ def qk_circuits(model: Model, *, fold_norm: bool = True, centre: bool = False, d
         w = head_weights(net, layer)
         norm = _reading(net, layer)
         q, k = (_read(x, norm, fold_norm, centre) for x in (w.W_Q, w.W_K))
-        lefts.append(rotated(net, q, delta))
-        rights.append(_each(rotated(net, k, 0), model.geometry.group).mT)
+        lefts.append(rotated(net, q, layer, delta))
+        rights.append(_each(rotated(net, k, layer, 0), model.geometry.group).mT)
     return Factored(torch.stack(lefts), torch.stack(rights))
 
 
@@ -88,14 +88,16 @@ def reading_unembedding(net: Net, fold_norm: bool = True) -> Float[Tensor, "d_mo
     return weight if isinstance(gain, float) else gain.detach()[:, None] * weight
 
 
-def rotated(net: Net, x: Float[Tensor, "heads d_model d_head"], position: int) -> Float[Tensor, "heads d_model d_head"]:
-    """A projection's output directions under the rotary embedding at a position; unchanged where there is none."""
+def rotated(
+    net: Net, x: Float[Tensor, "heads d_model d_head"], layer: int, position: int
+) -> Float[Tensor, "heads d_model d_head"]:
+    """A projection's output directions under a layer's rotary embedding at a position; unchanged where there is none."""
     if net.rotary is None:
         return x
     prompts = Prompts.of(torch.zeros(1, position + 1, dtype=torch.long, device=x.device))
     grid = Grid.of(net, prompts, x.dtype, first=position)
     with torch.no_grad():
-        turned = grid.rotate(rearrange(x, "heads d_model d_head -> d_model 1 heads d_head"))
+        turned = grid.rotate(rearrange(x, "heads d_model d_head -> d_model 1 heads d_head"), layer)
     return rearrange(turned, "d_model 1 heads d_head -> heads d_model d_head")
 
 

@@ -78,7 +78,7 @@ class Copies:
                     x = x + self.net.pos_embed(self.grid.positions)  # type: ignore[misc]
                 made[part].append(x @ weight[slot.node.head // share] + bias[slot.node.head // share])
         q, k, v = (torch.stack(made[p], 2) for p in "qkv")
-        q, k = (self.grid.rotate(head_norm(self.net, layer, t, n)) for t, n in ((q, "q"), (k, "k")))
+        q, k = (self.grid.rotate(head_norm(self.net, layer, t, n), layer) for t, n in ((q, "q"), (k, "k")))
         k, v = (t.repeat_interleave(g.heads // t.shape[2], 2) for t in (k, v))
         q, k, v = (t.transpose(1, 2) for t in (q, k, v))
         z = attend(self.net, layer, q, k, self.grid) @ v

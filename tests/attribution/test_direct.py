@@ -21,9 +21,10 @@ from interp.results.store import Cell
 from interp.tasks.answers import Answers
 from interp.tasks.values import Task
 from tests.attribution.small_tasks import ROWS, hand_model, small_task
-from tests.tiny import HF_KINDS, NATIVE_KINDS, tiny
+from tests.tiny import FIRST, NATIVE_KINDS, SUMMING_FURTHER, tiny
 
-SUMMING = [*HF_KINDS, *(f"native:{v}" for v, c in NATIVE_KINDS.items() if c.get("norm") != "post" and v != "no_skip")]
+NATIVE = [f"native:{v}" for v, c in NATIVE_KINDS.items() if c.get("norm") != "post" and v != "no_skip"]
+SUMMING = [*FIRST, *NATIVE, *SUMMING_FURTHER]
 
 
 def hand(rows: list[list[int]], **over: object) -> tuple[Model, Task]:
@@ -77,7 +78,7 @@ def test_terms_sum_to_the_logit_difference(kind: str) -> None:
     for pad_side in ("left", "right"):
         task = small_task(pad_side)
         want = get_metric("logit_diff")(model.run(task.clean).logits, task)
-        for granularity in ("components", "heads", "neurons")[: 3 if model.geometry.mlp else 2]:
+        for granularity in ("components", "heads", "neurons")[: 3 if "mlp_post" in model.sites() else 2]:
             got = direct_logit_attribution(model, task, granularity=granularity)
             assert got.gap < 1e-5
             torch.testing.assert_close(got.capped, want, atol=1e-5, rtol=1e-5)

@@ -18,7 +18,7 @@ from interp.registry import UserError
 from interp.tasks.answers import Answers
 from interp.tasks.values import Task
 from tests.attribution.small_tasks import ROWS, hand_model, small_task
-from tests.tiny import KINDS, tiny
+from tests.tiny import FURTHER, KINDS, tiny
 
 
 def test_numbers_done_by_hand() -> None:
@@ -37,7 +37,7 @@ def test_numbers_done_by_hand() -> None:
     assert lens.of("rank")[1].item() == 2
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", [*KINDS, *FURTHER])
 def test_the_last_depth_is_the_model_itself(kind: str) -> None:
     model = tiny(kind)
     for pad_side in ("left", "right"):

@@ -19,7 +19,7 @@ from interp.interventions.sweep import Sides
 from interp.models.model import Model
 from interp.registry import UserError
 from tests.interventions.pairs import random_task
-from tests.tiny import tiny
+from tests.tiny import SUMMING_FURTHER, refuses_ungrouped, tiny
 
 KINDS = ["gpt2", "llama", "neox", "gemma2", "native:attn_only", "native:none"]
 
@@ -30,9 +30,11 @@ def runner(model: Model, ungrouped: bool = False, ablation: str = "corrupt") -> 
 
 
 @pytest.mark.parametrize("ungrouped", [False, True])
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", [*KINDS, *SUMMING_FURTHER])
 def test_terms_of_a_circuit_sum_to_its_run(kind: str, ungrouped: bool) -> None:
     model = tiny(kind)
+    if ungrouped and refuses_ungrouped(model):
+        return
     ready = runner(model, ungrouped)
     for seed, edges in ((0, 30), (1, 60)):
         circuit = random_circuit(ready.graph, edges, np.random.default_rng(seed))
@@ -46,7 +48,7 @@ def test_terms_of_a_circuit_sum_to_its_run(kind: str, ungrouped: bool) -> None:
         assert got.kept == tuple(circuit.mask[:, -1].tolist())
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", [*KINDS, *SUMMING_FURTHER])
 def test_the_whole_model_has_the_terms_of_plain_attribution(kind: str) -> None:
     model = tiny(kind)
     ready = runner(model)
@@ -58,10 +60,12 @@ def test_the_whole_model_has_the_terms_of_plain_attribution(kind: str) -> None:
     torch.testing.assert_close(got.total, plain.total, atol=1e-4, rtol=0)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", [*KINDS, *SUMMING_FURTHER])
 def test_value_edges_sum_to_the_heads_terms(kind: str) -> None:
     """What the sources put through a head's values, and its biases, are the head's own term."""
     model = tiny(kind)
+    if refuses_ungrouped(model):
+        return
     task, graph = random_task(model), Graph(model.geometry, ungrouped=True)
     plain = direct_logit_attribution(model, task)
     sums = heads_of(edge_terms(model, task, ungrouped=True), graph)

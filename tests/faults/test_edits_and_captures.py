@@ -6,10 +6,11 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from interp.hooks.edits import function, patch, resample, zero
 from interp.hooks.sites import SITES
+from interp.models.model import Model
 from interp.registry import UserError
 from tests.tiny import HF_KINDS, tiny
 
@@ -42,6 +43,14 @@ def test_means_do_not_depend_on_the_batch_size() -> None:
             assert torch.allclose(parts[address], whole[address], atol=1e-6)
 
 
+def out_projection(model: Model, layer: int) -> nn.Module:
+    """The checkpoint's own module that writes a layer's attention output."""
+    blocks = model.module.get_submodule(model.family.layers)
+    found = blocks[layer].get_submodule(model.family.out)  # type: ignore[index,union-attr]
+    assert isinstance(found, nn.Module)
+    return found
+
+
 def raise_midway(*_: Any) -> Tensor:
     raise RuntimeError("midway")
 
@@ -51,7 +60,7 @@ def raise_midway(*_: Any) -> Tensor:
 def test_an_error_midway_leaves_nothing(kind: str, how: str) -> None:
     model = tiny(kind)
     before = model.run(CLEAN).logits
-    leaf = model.net.layers[1].out
+    leaf = out_projection(model, 1)
     handle = leaf.register_forward_hook(raise_midway) if how in ("module", "capture") else None
     specs = {"hook": [("L1.z", raise_midway)], "backward": [("L1.z", raise_midway, "backward")]}.get(how, [])
     edits = [function("L1.z", raise_midway)] if how == "edit" else []
@@ -69,7 +78,7 @@ def test_an_error_midway_leaves_nothing(kind: str, how: str) -> None:
 @pytest.mark.parametrize("kind", HF_KINDS)
 def test_a_users_counting_hook_stays_and_counts_once(kind: str) -> None:
     model = tiny(kind)
-    leaf, seen = model.net.layers[0].out, []
+    leaf, seen = out_projection(model, 0), []
     leaf.register_forward_hook(lambda m, i, o: seen.append(o.shape))
     model.run(CLEAN)
     model.run(CLEAN, capture=["z", "head_out"], edits=[zero("L1.z")])

@@ -10,7 +10,10 @@ from interp.models.model import Model
 from tests.tiny import HF_KINDS, NATIVE_KINDS, tiny
 
 TOKENS = [[1, 2, 3, 4, 5, 6], [7, 8, 9, 10, 11, 12]]
-SEQUENTIAL = [k for k in HF_KINDS if k != "neox"]
+GEOMETRY = {kind: tiny(kind).geometry for kind in HF_KINDS}
+SUMMING = [k for k, g in GEOMETRY.items() if not g.stream_norm]
+SEQUENTIAL = [k for k in SUMMING if not GEOMETRY[k].parallel]
+PARALLEL = [k for k in SUMMING if GEOMETRY[k].parallel]
 
 
 @pytest.mark.parametrize("kind", SEQUENTIAL)
@@ -25,8 +28,20 @@ def test_the_residual_adds_up(kind: str) -> None:
     assert torch.equal(run["L0.resid_post"], run["L1.resid_pre"])
 
 
-def test_a_parallel_block_adds_both_at_once() -> None:
-    run = tiny("neox").run(TOKENS, capture=["resid_pre", "attn_out", "mlp_out", "resid_post"])
+def test_norms_of_the_residual_itself_stand_after_each_sum() -> None:
+    model = tiny("opt_post")
+    run = model.run(TOKENS, capture=["resid_pre", "attn_out", "resid_mid", "mlp_out", "resid_post"])
+    for i, layer in enumerate(model.net.layers):
+        pre, attn, mid, mlp, post = (
+            run[f"L{i}.{s}"] for s in ("resid_pre", "attn_out", "resid_mid", "mlp_out", "resid_post")
+        )
+        assert torch.allclose(layer.post1(pre + attn), mid, atol=1e-5)
+        assert torch.allclose(layer.post2(mid + mlp), post, atol=1e-5)
+
+
+@pytest.mark.parametrize("kind", PARALLEL)
+def test_a_parallel_block_adds_both_at_once(kind: str) -> None:
+    run = tiny(kind).run(TOKENS, capture=["resid_pre", "attn_out", "mlp_out", "resid_post"])
     for i in range(2):
         pre, attn, mlp, post = (run[f"L{i}.{s}"] for s in ("resid_pre", "attn_out", "mlp_out", "resid_post"))
         assert torch.allclose(pre + attn + mlp, post, atol=1e-5)
@@ -34,7 +49,7 @@ def test_a_parallel_block_adds_both_at_once() -> None:
         assert float(mlp.abs().max()) > 0.1
 
 
-@pytest.mark.parametrize("kind", HF_KINDS)
+@pytest.mark.parametrize("kind", SUMMING)
 @pytest.mark.parametrize("site", ["embed", "attn_out", "mlp_out"])
 def test_what_is_captured_is_exactly_what_is_added(kind: str, site: str) -> None:
     """Zeroing an addend takes that addend away, bit by bit where nothing else was added between."""
@@ -51,7 +66,9 @@ def test_what_is_captured_is_exactly_what_is_added(kind: str, site: str) -> None
         run = model.run(TOKENS, edits=[zero("embed")], capture="L0.resid_pre")
         left = run["L0.resid_pre"]
         if model.geometry.pos_embed:
-            assert torch.equal(left, model.module.transformer.wpe.weight[:6].expand_as(left))  # type: ignore[union-attr,index]
+            first = model.family.position_offset
+            table = model.net.pos_embed.weight[first : first + 6]  # type: ignore[union-attr,index]
+            assert torch.equal(left, table.expand_as(left))
         else:
             assert bool((left == 0).all())
 
@@ -128,11 +145,11 @@ def test_zeroed_heads_leave_the_bias() -> None:
 @pytest.mark.parametrize("kind", SEQUENTIAL)
 def test_a_vector_added_in_the_middle_reaches_the_end_with_the_mlps_change(kind: str) -> None:
     model = tiny(kind)
-    vector = torch.randn(32, generator=torch.Generator().manual_seed(0))
+    vector = torch.randn(model.geometry.d_model, generator=torch.Generator().manual_seed(0))
     sites = ["L0.resid_mid", "L0.mlp_out", "L0.resid_post"]
     base = model.run(TOKENS, capture=sites)
     run = model.run(TOKENS, edits=[add("L0.resid_mid", vector)], capture=sites)
     moved = {s: run[s] - base[s] for s in sites}
-    assert torch.allclose(moved["L0.resid_mid"], vector.expand(2, 6, 32), atol=1e-5)
+    assert torch.allclose(moved["L0.resid_mid"], vector.expand(2, 6, -1), atol=1e-5)
     assert torch.allclose(moved["L0.resid_post"], vector + moved["L0.mlp_out"], atol=1e-5)
     assert float(moved["L0.mlp_out"].abs().max()) > 1e-2

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from interp.hooks.edits import add, function, zero
 from interp.models.model import Model
 from interp.registry import UserError
-from tests.tiny import KINDS, tiny
+from tests.tiny import FURTHER, KINDS, tiny
 
 TOKENS = [[1, 2, 3, 4, 5, 6], [7, 8, 9, 10, 11, 12]]
 
@@ -123,7 +123,7 @@ def leaves(model: Model) -> dict[str, nn.Module]:
     return {name: m for name, m in model.module.named_modules() if id(m) in called}
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", [*KINDS, *FURTHER])
 def test_hooks_on_leaf_modules_fire_once_per_real_forward(kind: str) -> None:
     model = tiny(kind)
     count: dict[str, int] = {}

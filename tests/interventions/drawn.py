@@ -24,6 +24,7 @@ from interp.hooks.values import Means, Prompts, Run
 from interp.interventions.reading import Reader
 from interp.metrics import get_metric
 from interp.models.model import Model
+from interp.models.tiny import resized
 from interp.tasks.answers import Answers
 from interp.tasks.values import Task
 from tests.tiny import HF_KINDS, KINDS, VOCAB, tiny
@@ -40,8 +41,7 @@ EDIT_KINDS = (
 @functools.cache
 def model_of(kind: str) -> Model:
     """A tiny model of three layers."""
-    word = "n_layer" if kind == "gpt2" else "num_hidden_layers" if kind in HF_KINDS else "layers"
-    return tiny(kind, **{word: LAYERS})
+    return tiny(kind, **(resized(kind, layers=LAYERS) if kind in HF_KINDS else {"layers": LAYERS}))
 
 
 @dataclass(frozen=True, eq=False, repr=False)

@@ -20,8 +20,9 @@ from interp.interventions.audit import site_audit
 from interp.models.block import block
 from interp.models.grid import Grid
 from interp.models.model import Model
+from interp.models.tiny import resized
 from interp.registry import UserError
-from tests.tiny import KINDS, tiny
+from tests.tiny import HF_KINDS, NATIVE_KINDS, tiny
 from tests.unchecked import unchecked
 
 EVERY_SITE = {"1 no-op", "1 masked", "4 values", "5 random edit", "gradient", "padding"}
@@ -37,12 +38,11 @@ def shapes_unchecked() -> Iterator[None]:
 
 def one_layer(kind: str) -> Model:
     """A tiny model of a single block."""
-    name = "n_layer" if kind == "gpt2" else "layers" if ":" in kind else "num_hidden_layers"
-    return tiny(kind, **{name: 1})
+    return tiny(kind, **({"layers": 1} if ":" in kind else resized(kind, layers=1)))
 
 
 @pytest.mark.usefixtures("shapes_unchecked")
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", [*HF_KINDS, *(f"native:{variant}" for variant in NATIVE_KINDS)])
 def test_the_whole_contract_holds(kind: str) -> None:
     thorough = kind in ("gpt2", "llama", "neox", "gemma2")
     model = tiny(kind) if thorough else one_layer(kind)

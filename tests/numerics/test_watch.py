@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from tiny import KINDS, tiny
+from tiny import FURTHER, KINDS, tiny
 from torch import Tensor, nn
 
 from interp.hooks.sites import resolve, sites_of
@@ -118,7 +118,7 @@ def test_statistics_by_hand() -> None:
     assert math.isinf(numbers("L0.v", "forward", torch.zeros(2)).margin_fp16)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", [*KINDS, *FURTHER])
 def test_every_site_of_every_family_has_numbers(kind: str) -> None:
     model = tiny(kind)
     found = site_numbers(model, Prompts.of(TOKENS))

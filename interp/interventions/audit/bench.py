@@ -14,7 +14,7 @@ from interp.hooks.addresses import Address
 from interp.hooks.sites import SITES, resolve_all
 from interp.hooks.values import Prompts, Run
 from interp.interventions.audit.definitions import Definitions
-from interp.interventions.audit.records import Recorder, real
+from interp.interventions.audit.records import Recorder, difference, real, size
 from interp.models.model import Model
 from interp.registry import UserError
 
@@ -65,6 +65,21 @@ class Bench:
         """The numbers at real tokens (of scores and patterns: where reading is allowed)."""
         site = SITES[address.site]
         return real(x, site, self.clean.mask, self.allowed(address.layer) if "query" in site.axes else None)
+
+    @property
+    def by_batch(self) -> bool:
+        """Whether rounding depends on what else is in the batch: experts multiply the tokens routed to them at once."""
+        return self.model.geometry.experts > 0
+
+    def alike(self, now: Tensor, before: Tensor) -> bool:
+        """Equal bits; where rounding goes by batch, equal up to rounding."""
+        if not self.by_batch:
+            return torch.equal(now, before)
+        return difference(now, before) <= self.out.relative * (size(before) or 1.0)
+
+    def same(self, rule: str, address: Address, check: str, got: Tensor, want: Tensor) -> None:
+        """One row: equal bits; where rounding goes by batch, equal up to rounding."""
+        (self.out.close if self.by_batch else self.out.same)(rule, address, check, got, want)
 
     def logits(self, run: Run) -> Float[Tensor, "token d_vocab"]:
         return run.logits[run.prompts.mask]

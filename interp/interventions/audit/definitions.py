@@ -7,7 +7,8 @@ prompts alone. `block` is not called, nothing is captured, no order of operation
 - the whole: with one site replaced, everything downstream is computed anew.
 
 The sites a definition reads also say what lies downstream of what. Limits: rotary angles and activation
-functions come from the checkpoint's own modules; a site without a definition here (one a user registered) is
+functions come from the checkpoint's own modules, and a family's multipliers from its row (`checkpoint_logits`
+holds them to the checkpoint's own forward pass); a site without a definition here (one a user registered) is
 audited without them.
 """
 
@@ -24,6 +25,8 @@ from torch import Tensor
 
 from interp.hooks.addresses import Address
 from interp.hooks.values import Prompts
+from interp.interventions.audit.mixtures import mixture
+from interp.models.grid import rotary_angles
 from interp.models.model import Model
 from interp.models.net import Net, matrix
 from interp.models.norms import Norm
@@ -158,7 +161,7 @@ class Definitions:
                 yield Definition(at(f"{which}_norm"), (read,), self._head_norm(layer, which))
                 read = at(f"{which}_norm")
             if which != "v":
-                yield Definition(at(f"{which}_rot"), (read,), self._rotate)
+                yield Definition(at(f"{which}_rot"), (read,), lambda x: self._rotate(x, layer))
         yield Definition(at("scores"), (at("q_rot"), at("k_rot")), lambda q, k: self._scores(layer, q, k))
         yield Definition(at("pattern"), (at("scores"),), lambda s: self._softmax(layer, s))
         yield Definition(at("z"), (at("pattern"), at("v")), lambda p, v: self._mix(layer, p, v))
@@ -177,7 +180,7 @@ class Definitions:
 
     def _mlp(self, layer: int) -> Iterator[Definition]:
         g, part = self.net.geometry, self.net.layers[layer]
-        if not g.mlp or g.experts:
+        if not g.mlp:
             return
 
         def at(site: str) -> Address:
@@ -186,6 +189,25 @@ class Definitions:
         resid = at("resid_pre") if g.parallel else at("resid_mid")
         yield Definition(at("mlp_in"), (resid,), _sum)
         yield from self._norm("ln2", layer, part.ln2, g.pre_norm, resid, at("mlp_in"))
+        yield from self._routed(layer) if g.experts else self._hidden(layer)
+        if g.parallel:
+            yield Definition(at("resid_post"), (resid, at("attn_out"), at("mlp_out")), _sum)
+        else:
+            yield Definition(at("resid_post"), (resid, at("mlp_out")), self._join(part.post2))
+
+    def _routed(self, layer: int) -> Iterator[Definition]:
+        ln2, router, out = (Address(site, layer) for site in ("ln2", "router", "mlp_out"))
+        routed = self.net.layers[layer].routed
+        assert routed is not None
+        yield Definition(router, (ln2,), lambda x: _linear(routed.router, x))
+        yield Definition(out, (ln2, router), lambda x, logits: mixture(routed, x, logits))
+
+    def _hidden(self, layer: int) -> Iterator[Definition]:
+        g, part = self.net.geometry, self.net.layers[layer]
+
+        def at(site: str) -> Address:
+            return Address(site, layer)
+
         yield Definition(at("mlp_pre"), (at("ln2"),), lambda x: _linear(part.mlp_in, x))
         act = part.act
         assert act is not None
@@ -198,10 +220,6 @@ class Definitions:
         yield Definition(out, (at("mlp_post"),), lambda x: _linear(part.mlp_out, x))
         if g.post_norm:
             yield Definition(at("mlp_out"), (out,), lambda x: _apply(part.post2, x))
-        if g.parallel:
-            yield Definition(at("resid_post"), (resid, at("attn_out"), at("mlp_out")), _sum)
-        else:
-            yield Definition(at("resid_post"), (resid, at("mlp_out")), self._join(part.post2))
 
     # -- pieces -----------------------------------------------------------------------------------------------
 
@@ -238,15 +256,17 @@ class Definitions:
 
     def _head_norm(self, layer: int, which: str) -> Callable[[Tensor], Tensor]:
         norm = Norm(getattr(self.net.layers[layer], f"{which}_norm"), self.net.family.norm_gain_offset)
-        if self.net.family.norm_heads == "each":
+        if self.net.family.norm_heads != "all":
             return lambda x: _apply(norm, x)
         return lambda x: _apply(norm, x.flatten(2)).view_as(x)
 
-    def _rotate(self, x: Float[Tensor, "batch pos head d_head"]) -> Float[Tensor, "batch pos head d_head"]:
+    def _rotate(self, x: Float[Tensor, "batch pos head d_head"], layer: int) -> Float[Tensor, "batch pos head d_head"]:
         """Pairs of coordinates as complex numbers, turned by their angle."""
-        if self.net.rotary is None:
+        kind = self.net.layers[layer].rotary_kind
+        angles = rotary_angles(self.net, self.prompts.positions, torch.float32, kind)
+        if angles is None:
             return x
-        cos, sin = self.net.rotary(torch.empty(0, device=x.device), self.prompts.positions)
+        cos, sin = angles
         width = cos.shape[-1]
         halves = self.net.family.rotary_pairs == "halves"
         left, right = (slice(0, width // 2), slice(width // 2, width)) if halves else (
@@ -274,9 +294,18 @@ class Definitions:
         part, group = self.net.layers[layer], self.net.geometry.group
         keys = k[:, :, [h // group for h in range(q.shape[2])]]
         raw = part.scale * einsum(q, keys, "b query head d_head, b key head d_head -> b head query key")
+        if self.net.family.alibi:
+            raw = raw + self._alibi()[:, None, None] * self.prompts.positions[:, None, None]
         if part.cap is not None:
             raw = part.cap * torch.tanh(raw / part.cap)
         return raw.masked_fill(~self.allowed(layer), float(torch.finfo(self.net.dtype).min))
+
+    def _alibi(self) -> Float[Tensor, " head"]:
+        """Slopes 2^(−8k/n), k = 1 … n; for head counts between powers of 2, every other one of the next power's."""
+        heads = self.net.geometry.heads
+        n = max(p for p in (2**i for i in range(16)) if p <= heads)
+        powers = [-8 * k / n for k in range(1, n + 1)] + [-8 * k / (2 * n) for k in range(1, 2 * n, 2)]
+        return 2.0 ** torch.tensor(powers[:heads], dtype=torch.float64, device=self.prompts.device)
 
     def _softmax(self, layer: int, scores: Tensor) -> Tensor:
         weight = scores.masked_fill(~self.allowed(layer), -torch.inf)

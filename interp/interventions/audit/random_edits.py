@@ -79,7 +79,7 @@ def _recomputed(bench: Bench, address: Address, acts: dict[Address, Tensor], who
 def _upstream(bench: Bench, address: Address, acts: dict[Address, Tensor]) -> None:
     reached = {address, *bench.definitions.downstream(address)}
     beside = [a for a in bench.definitions.steps if a not in reached]
-    changed = [a for a in beside if not torch.equal(acts[a], bench.acts[a])]
+    changed = [a for a in beside if not bench.alike(acts[a], bench.acts[a])]
     worst = max((difference(acts[a], bench.acts[a]) for a in changed), default=0.0)
     bench.out.add(
         RULE, address, "nothing upstream or beside changes", not changed, value=worst, tolerance=0.0,
@@ -148,7 +148,7 @@ def _other_units(bench: Bench, address: Address, acts: dict[Address, Tensor]) ->
         axis = SITES[quiet.site].axis(quiet.axis)
         rest = max(0, acts[here].shape[axis] - quiet.first)
         now, before = (t.narrow(axis, t.shape[axis] - rest, rest) for t in (acts[here], bench.acts[here]))
-        if not torch.equal(now, before):
+        if not bench.alike(now, before):
             changed.append(here)
     return changed
 
@@ -163,6 +163,6 @@ def _other_positions(bench: Bench, address: Address, acts: dict[Address, Tensor]
         axes = SITES[other.site].axes
         axis = axes.index("query" if "query" in axes else "pos")
         now, before = (t.movedim(axis, 1)[keep] for t in (acts[other], bench.acts[other]))
-        if not torch.equal(now, before):
+        if not bench.alike(now, before):
             changed.append(other)
     return changed

@@ -1,0 +1,61 @@
+"""Routed MLPs: Mixtral, Qwen2-MoE, Qwen3-MoE."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from interp.models.family import Config, Family, Routing, layer_window, register_family
+from interp.models.rows.llama import LLAMA, QK_NORMS, gated
+
+_ROUTED: dict[str, Any] = {
+    **LLAMA, "mlp_in": None, "mlp_up": None, "act": None, "mlp_out": None, "router": "mlp.gate",
+    "experts": "mlp.experts", "window": layer_window,
+}  # fmt: skip
+
+
+def _qwen_routing(config: Config) -> Routing:
+    return Routing(config.num_experts_per_tok, config.norm_topk_prob)
+
+
+def _dense_layers(config: Config) -> str | None:
+    if config.mlp_only_layers or config.decoder_sparse_step != 1:
+        return "some of its layers have plain MLPs (mlp_only_layers, decoder_sparse_step); all must be of one kind"
+    return None
+
+
+register_family(
+    Family(
+        "mixtral",
+        ("mixtral",),
+        **_ROUTED,
+        routing=lambda config: Routing(config.num_experts_per_tok, fp32=True),
+        geometry=lambda config: gated(config, experts=config.num_local_experts),
+    )
+)
+
+register_family(
+    Family(
+        "qwen2_moe",
+        ("qwen2_moe",),
+        **_ROUTED,
+        routing=_qwen_routing,
+        shared_expert="mlp.shared_expert",
+        shared_gate="mlp.shared_expert_gate",
+        refuse=_dense_layers,
+        geometry=lambda config: gated(config, d_mlp=config.moe_intermediate_size, experts=config.num_experts),
+    )
+)
+
+register_family(
+    Family(
+        "qwen3_moe",
+        ("qwen3_moe",),
+        **_ROUTED,
+        **QK_NORMS,
+        routing=_qwen_routing,
+        refuse=_dense_layers,
+        geometry=lambda config: gated(
+            config, d_mlp=config.moe_intermediate_size, experts=config.num_experts, qk_norm=True
+        ),
+    )
+)

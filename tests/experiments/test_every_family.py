@@ -1,0 +1,88 @@
+"""Every experiment's smoke preset on every kind of checkpoint: a table, or one clear line why there is none.
+
+In CI one experiment of each room; the rest in the long tier.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from interp.cells import EXPERIMENTS, Config, Experiment, Loaders, run_cell
+from interp.registry import UserError
+from tests.tiny import HF_KINDS, tiny
+from tests.unchecked import unchecked
+
+TASK: dict[str, Any] = {"task": "induction", "task_options": {"period": 5}}
+# experiment -> settings that fit a tiny model without a tokenizer, over its smoke preset
+ROOMS: dict[str, dict[str, Any]] = {
+    "activation_patching": TASK,
+    "attribution_patching": TASK,
+    "circuit_discovery": TASK,
+    "qk_ov_circuits": {"task": None},
+    "numerics": {},
+}
+REST: dict[str, dict[str, Any]] = {
+    "ablation": TASK,
+    "attribution_agreement": TASK,
+    "direct_logit_attribution": {**TASK, "granularity": "heads"},
+    "head_behaviour": TASK,
+    "head_census": {},
+    "logit_lens": TASK,
+    "path_patching": TASK,
+}
+REFUSED = {
+    "opt_post": "norms the residual|norms the stream|post-LayerNorm|no sum",
+    "qwen3": "norms its queries and keys",
+    "gemma3": "norms its queries and keys",
+    "olmo2": "norms its queries and keys|norms the keys of a layer's kv heads",
+    "stablelm_parallel": "norms its queries and keys|norms the keys of a layer's kv heads",
+    "cohere_qk": "norms its queries and keys|norms the keys of a layer's kv heads",
+    "qwen3_moe": "norms its queries and keys|routed MLPs|experts",
+    "mixtral": "routed MLPs|experts",
+    "qwen2_moe": "routed MLPs|experts",
+}
+"""What a kind may be refused for, and nothing else."""
+
+
+def refusal(experiment: Experiment, config: Config, out: Path, loaders: Loaders) -> str:
+    """Why an experiment does not run; empty where it does."""
+    try:
+        run_cell(experiment, config, out=out, loaders=loaders)
+    except UserError as error:
+        return str(error)
+    return ""
+
+
+def smoke(name: str, kind: str, over: dict[str, Any], out: Path) -> None:
+    experiment = EXPERIMENTS[name]
+    loaders = Loaders(load_model=lambda _, **how: tiny(kind))
+    fields = experiment.config.model_fields
+    settings = {key: value for key, value in {"model": kind, **over}.items() if key in fields}
+    config = experiment.make_config(settings, "smoke")
+    if kind in REFUSED and (why := refusal(experiment, config, out, loaders)):
+        assert re.search(REFUSED[kind], why), f"{kind} refused by {name}: {why}"
+        assert "\n" not in why
+        return
+    cell = run_cell(experiment, config, out=out, loaders=loaders)
+    frame = cell.table()
+    assert len(frame) > 0
+    assert frame[cell.schema().main].notna().any()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", HF_KINDS)
+def test_one_experiment_of_each_room(kind: str, tmp_path: Path) -> None:
+    with unchecked():
+        for name, over in ROOMS.items():
+            smoke(name, kind, over, tmp_path)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", REST)
+@pytest.mark.parametrize("kind", HF_KINDS)
+def test_every_experiment(kind: str, name: str, tmp_path: Path) -> None:
+    smoke(name, kind, REST[name], tmp_path)
