@@ -12,6 +12,8 @@ from collections import Counter
 from statistics import median
 from typing import TYPE_CHECKING
 
+from interp.interventions.cost import block_flops, reading_flops
+
 if TYPE_CHECKING:
     from interp.hooks.values import Geometry
     from interp.interventions.plan import Plan
@@ -21,7 +23,7 @@ SIZES = 12
 
 
 def block_tokens(plan: Plan) -> Counter[int]:
-    """How many blocks of the plan's passes hold how many tokens."""
+    """How many blocks of the plan's passes, and of its base and donor runs, hold how many tokens."""
     prompts, layers = plan.reader.prompts, plan.model.geometry.layers
     found: Counter[int] = Counter()
     for one in plan.passes:
@@ -29,7 +31,17 @@ def block_tokens(plan: Plan) -> Counter[int]:
         entries = [i.entry.layer for i in one.items if i.entry is not None]
         for layer in range(max(0, min(entries)), layers):
             found[each * sum(e <= layer for e in entries)] += 1
-    return found or Counter({len(prompts) * prompts.width: layers})
+    found[len(prompts) * prompts.width] += 2 * layers
+    return found
+
+
+def whole_flops(plan: Plan) -> int:
+    """Floating-point operations of the plan with its base and donor runs, each read at the metric's logits only."""
+    g, prompts = plan.model.geometry, plan.reader.prompts
+    tokens = len(prompts) * prompts.width
+    answers = plan.reader.task.right.tokens.shape[1] + plan.reader.task.wrong.tokens.shape[1]
+    side = g.layers * block_flops(g, tokens, tokens, prompts.width) + reading_flops(g, len(prompts), 1, answers)
+    return plan.flops + 2 * side
 
 
 def matrix_seconds(tokens: int, g: Geometry, rounds: int = 5) -> tuple[float, int]:

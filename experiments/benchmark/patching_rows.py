@@ -7,7 +7,7 @@ from collections.abc import Callable
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
-from experiments.benchmark.floor import plan_rate
+from experiments.benchmark.floor import plan_rate, whole_flops
 from experiments.benchmark.lens_side import LensSide
 from experiments.benchmark.memory import peak_memory
 from experiments.benchmark.nnsight_side import NnsightSide
@@ -48,8 +48,7 @@ def patching_row(shape: str, first: int, kind: str, rounds: int, threads: int, m
     plan = effects.plan
     assert plan is not None
     rate, g, prompts = plan_rate(plan), case.model.geometry, plan.reader.prompts
-    base_flops = 2 * plain_flops(g, len(prompts), prompts.width)
-    flops = plan.flops + base_flops
+    flops = whole_flops(plan)
     their_flops = len(every) * plain_flops(g, len(prompts), prompts.width)
     row = timing(pairs, case, kind, threads)
     row |= {

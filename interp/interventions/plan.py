@@ -37,7 +37,7 @@ Intervention = tuple[Edit, ...]
 Maps = dict[tuple[Address, int, Selection], Tensor]
 """Where donors differ from the base run, by address, donor and units."""
 
-PASS_TOKENS = 1024
+PASS_TOKENS = 768
 """Tokens a pass holds at most: on a CPU, larger activations leave the cache and gain nothing."""
 PASS_OVERHEAD = 48
 """What one more pass costs at each layer it walks, in tokens: reading the weights again and launching the kernels."""
@@ -139,6 +139,17 @@ class Plan:
         from interp.interventions.replay import execute
 
         return execute(self, progress)
+
+    def _repr_html_(self) -> str:
+        from interp.plots.show import card
+
+        g, p = self.base.net.geometry, self.reader.prompts
+        whole = plain_flops(g, len(p), p.width) * max(1, len(self.interventions))
+        facts = {
+            "interventions": len(self.interventions), "passes": len(self.passes), "prompts": len(p),
+            "share of the operations of plain passes": f"{self.flops / whole:.0%}",
+        }  # fmt: skip
+        return card("Plan", facts, self.explain(), most=20)
 
 
 def pass_flops(one: Pass, reader: Reader, g: Geometry) -> int:

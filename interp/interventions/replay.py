@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -177,7 +178,7 @@ class PassRun:
 
     def __init__(self, base: Base, reader: Reader, one: Pass, prefix: bool, base_value: Tensor) -> None:
         self.base, self.reader, self.one, self.base_value = base, reader, one, base_value
-        self.net, self.first, self.shortcuts = base.net, one.first, prefix
+        self.net, self.first, self.shortcuts = replace(base.net, loose=prefix), one.first, prefix
         self.rows = len(base.prompts)
         columns = torch.arange(self.first, base.prompts.width, device=base.prompts.device)
         self.held = Held(base.prompts, columns, self.first == 0, start=self.first)

@@ -24,12 +24,14 @@ from collections.abc import Mapping, Sequence
 import torch
 from einops import rearrange
 from jaxtyping import Float
-from torch import Tensor
+from torch import Tensor, nn
 
 from interp.hooks.taps import NoTap, Tap
 from interp.hooks.values import NO_TENSORS
 from interp.models.activation import activate, gives_fresh
+from interp.models.again import Call, heard, hooked, unheard
 from interp.models.grid import Grid
+from interp.models.loose import added, one_kernel
 from interp.models.net import LayerParts, Net, matrix, packed
 from interp.models.norms import Norm, rescaled
 from interp.models.shared_prefix import mixed_over, scores_over
@@ -58,18 +60,34 @@ def block(
     if "resid_mid" in given:
         mid = tap("resid_mid", layer, given["resid_mid"])
     else:
-        attn_out, after = attention(net, layer, resid, grid, tap, prefix, given, tail, normed)
-        if tail is not None and resid.shape[1] != attn_out.shape[1]:
+        z, after = mixed(net, layer, resid, grid, tap, prefix, given, tail, normed)
+        kept = given["attn_out"] if z is None else z
+        if tail is not None and resid.shape[1] != kept.shape[1]:
             resid, normed = tail.narrow(resid), None if normed is None else tail.narrow(normed)
+        if z is not None and _sums(net, layer, tap, parts.out, ("head_out", "attn_out_pre", "attn_out")):
+            mid = added(resid, parts.out, z.flatten(2))
+        else:
+            attn_out = written(net, layer, z, tap, given)
+            if g.parallel and g.mlp:
+                out = mlp(net, layer, resid, tap, given, normed)
+                total = resid + attn_out + out if net.family.stream_first else out + attn_out + resid
+                return tap("resid_post", layer, total), after
+            mid = _join(net, parts.post1, resid, attn_out)
         if not g.mlp:
-            return tap("resid_post", layer, _join(net, parts.post1, resid, attn_out)), after
-        if g.parallel:
-            out = mlp(net, layer, resid, tap, given, normed)
-            total = resid + attn_out + out if net.family.stream_first else out + attn_out + resid
-            return tap("resid_post", layer, total), after
-        mid = tap("resid_mid", layer, _join(net, parts.post1, resid, attn_out))
-    out = mlp(net, layer, mid, tap, given)
+            return tap("resid_post", layer, mid), after
+        mid = tap("resid_mid", layer, mid)
+    post = None if "mlp_out" in given or parts.routed is not None else hidden(net, layer, mid, tap, given)
+    if post is not None and _sums(net, layer, tap, parts.mlp_out, ("mlp_out_pre", "mlp_out")):
+        return tap("resid_post", layer, added(mid, parts.mlp_out, post)), after  # type: ignore[arg-type]
+    out = mlp(net, layer, mid, tap, given, post=post)
     return tap("resid_post", layer, _join(net, parts.post2, mid, out)), after
+
+
+def _sums(net: Net, layer: int, tap: Tap, module: nn.Module | None, sites: Sequence[str]) -> bool:
+    """Whether a sublayer's last product may sum onto the stream: nobody looks at what lies between."""
+    g = net.geometry
+    plain = net.loose and g.skip and not (g.parallel or g.post_norm or g.stream_norm)
+    return plain and gives_fresh(module) and not any(tap.wants(site, layer) for site in sites)
 
 
 def _join(net: Net, norm: Norm, resid: Tensor, out: Tensor) -> Tensor:
@@ -78,7 +96,7 @@ def _join(net: Net, norm: Norm, resid: Tensor, out: Tensor) -> Tensor:
     return norm(total) if net.geometry.stream_norm else total
 
 
-def attention(
+def mixed(
     net: Net,
     layer: int,
     resid: Float[Tensor, "batch pos d_model"],
@@ -88,12 +106,11 @@ def attention(
     given: Mapping[str, Tensor],
     tail: Grid | None,
     normed: Tensor | None = None,
-) -> tuple[Float[Tensor, "batch kept d_model"], KeyValue | None]:
-    """resid_pre to attn_out. `normed` is the residual after ln1, where it is known."""
-    parts, after = net.layers[layer], None
+) -> tuple[Float[Tensor, "batch kept head d_head"] | None, KeyValue | None]:
+    """resid_pre to z; None where `attn_out` is given. `normed` is the residual after ln1, where it is known."""
     if "attn_out" in given:
-        return tap("attn_out", layer, given["attn_out"]), None
-    z = given.get("z")
+        return None, None
+    z, after = given.get("z"), None
     if z is None:
         q, k, v = _queries_keys_values(net, layer, resid, grid, tap, given, tail, normed)
         after = (k, v)
@@ -105,13 +122,22 @@ def attention(
             raw = None if {"scores", "pattern"} & set(given) else scores_over(*wide)
             z = mixed_over(attend(net, layer, q, k, tail or grid, tap, given, raw), prefix[1], v)
         z = z.transpose(1, 2)
-    z = tap("z", layer, z)
+    return tap("z", layer, z), after
+
+
+def written(
+    net: Net, layer: int, z: Float[Tensor, "batch kept head d_head"] | None, tap: Tap, given: Mapping[str, Tensor]
+) -> Float[Tensor, "batch kept d_model"]:
+    """z to attn_out."""
+    if z is None:
+        return tap("attn_out", layer, given["attn_out"])
+    parts = net.layers[layer]
     out = parts.out(z.reshape(*z.shape[:2], -1))
     if tap.wants("head_out", layer):
         out = _through_head_outputs(parts, layer, z, out, tap)
     if net.geometry.post_norm:
         out = parts.post1(tap("attn_out_pre", layer, out))
-    return tap("attn_out", layer, out), after
+    return tap("attn_out", layer, out)
 
 
 def _queries_keys_values(
@@ -175,7 +201,9 @@ def through_scale(norm: Norm, x: Tensor, out: Tensor, site: str, layer: int | No
     return out if edited is scale else rescaled(norm, x, out, scale, edited)
 
 
-def project(net: Net, layer: int, x: Float[Tensor, "batch pos d_model"], grid: Grid) -> dict[str, Tensor]:
+def project(
+    net: Net, layer: int, x: Float[Tensor, "batch pos d_model"], grid: Grid, call: Call = heard
+) -> dict[str, Tensor]:
     """q `[batch, pos, head, d_head]`, k and v `[batch, pos, kv_head, d_head]` as the projections give them."""
     parts, g = net.layers[layer], net.geometry
     shape = (*x.shape[:2], -1, g.d_head)
@@ -184,11 +212,11 @@ def project(net: Net, layer: int, x: Float[Tensor, "batch pos d_model"], grid: G
         if g.qk_positions:
             reader = x + grid.learned
         inputs = (reader, reader, x)
-        q, k, v = (m(i).view(shape) for m, i in zip(parts.qkv, inputs, strict=True))
+        q, k, v = (call(m, i).view(shape) for m, i in zip(parts.qkv, inputs, strict=True))
     elif net.family.packing == "in_proj":
         q, k, v = unpack(net, torch.nn.functional.linear(x, *packed(parts.qkv[0])))
     else:
-        q, k, v = unpack(net, parts.qkv[0](x))
+        q, k, v = unpack(net, call(parts.qkv[0], x))
     return {"q": q, "k": k, "v": v}
 
 
@@ -288,20 +316,22 @@ def _through_inputs(
         edited = tap(f"{which}_input", layer, copies)
         if edited is copies:
             continue
-        own = project_heads(net, layer, edited, which, grid)
-        changed[which] = fresh[which] + (own - project_heads(net, layer, copies, which, grid))
+        call, before = unheard, project_heads(net, layer, copies, which, grid, unheard)
+        if hooked((net.layers[layer].ln1.module, *net.layers[layer].qkv)) and not torch.equal(before, fresh[which]):
+            call, before = heard, project_heads(net, layer, copies, which, grid, heard)
+        changed[which] = fresh[which] + (project_heads(net, layer, edited, which, grid, call) - before)
     return changed
 
 
 def project_heads(
-    net: Net, layer: int, inputs: Float[Tensor, "batch pos heads d_model"], which: str, grid: Grid
+    net: Net, layer: int, inputs: Float[Tensor, "batch pos heads d_model"], which: str, grid: Grid, call: Call = heard
 ) -> Float[Tensor, "batch pos heads d_head"]:
     """q, k or v of each head from a residual of its own."""
     each = []
     for head in range(inputs.shape[2]):
         x = inputs[:, :, head]
-        x = net.layers[layer].ln1(x) if net.geometry.pre_norm else x
-        each.append(project(net, layer, x, grid)[which][:, :, head])
+        x = net.layers[layer].ln1(x, call) if net.geometry.pre_norm else x
+        each.append(project(net, layer, x, grid, call)[which][:, :, head])
     return torch.stack(each, 2)
 
 
@@ -319,44 +349,75 @@ def mlp(
     tap: Tap,
     given: Mapping[str, Tensor],
     normed: Tensor | None = None,
+    post: Tensor | None = None,
 ) -> Float[Tensor, "batch pos d_model"]:
-    """The residual the MLP reads to mlp_out. `normed` is the residual after ln2, where it is known."""
+    """The residual the MLP reads to mlp_out; from `mlp_post` on where that is known."""
     parts = net.layers[layer]
     if "mlp_out" in given:
         return tap("mlp_out", layer, given["mlp_out"])
-    post = given.get("mlp_post")
-    if post is None:
-        x = given.get("ln2")
-        if x is None:
-            x = read_norm(net, layer, resid, "ln2", tap, normed)
-            if tap.wants("mlp_in", layer):
-                x = _through_mlp_input(net, layer, resid, x, tap)
-        x = tap("ln2", layer, x)
-        if parts.routed is not None:
-            return tap("mlp_out", layer, parts.routed(layer, x, tap))
-        post = _hidden(parts, layer, x, tap, given)
-    out = parts.mlp_out(tap("mlp_post", layer, post))  # type: ignore[misc]
+    if parts.routed is not None:
+        return tap("mlp_out", layer, parts.routed(layer, _read_by_mlp(net, layer, resid, tap, given, normed), tap))
+    post = hidden(net, layer, resid, tap, given, normed) if post is None else post
+    out = parts.mlp_out(post)  # type: ignore[misc]
     if net.geometry.post_norm:
         out = parts.post2(tap("mlp_out_pre", layer, out))
     return tap("mlp_out", layer, out)
 
 
-def _hidden(
-    parts: LayerParts, layer: int, x: Tensor, tap: Tap, given: Mapping[str, Tensor]
+def _read_by_mlp(
+    net: Net, layer: int, resid: Tensor, tap: Tap, given: Mapping[str, Tensor], normed: Tensor | None
+) -> Float[Tensor, "batch pos d_model"]:
+    """The residual after ln2; `normed` is it, where it is known."""
+    x = given.get("ln2")
+    if x is None:
+        x = read_norm(net, layer, resid, "ln2", tap, normed)
+        if tap.wants("mlp_in", layer):
+            x = _through_mlp_input(net, layer, resid, x, tap)
+    return tap("ln2", layer, x)
+
+
+def hidden(
+    net: Net,
+    layer: int,
+    resid: Float[Tensor, "batch pos d_model"],
+    tap: Tap,
+    given: Mapping[str, Tensor],
+    normed: Tensor | None = None,
 ) -> Float[Tensor, "batch pos d_mlp"]:
-    """ln2 to what the MLP's output weights receive."""
+    """The residual the MLP reads to what its output weights receive."""
+    post = given.get("mlp_post")
+    if post is None:
+        x = _read_by_mlp(net, layer, resid, tap, given, normed)
+        post = _activated(net, layer, x, tap, given)
+    return tap("mlp_post", layer, post)
+
+
+def _activated(
+    net: Net, layer: int, x: Tensor, tap: Tap, given: Mapping[str, Tensor]
+) -> Float[Tensor, "batch pos d_mlp"]:
+    """ln2 to mlp_post."""
+    parts = net.layers[layer]
     if parts.gate_up is not None:
         pre, up = parts.gate_up(x).chunk(2, -1)
         pre = given.get("mlp_pre", pre)
         return activate(parts.act, tap("mlp_pre", layer, pre)) * tap("mlp_up", layer, up)  # type: ignore[arg-type]
     spare = "mlp_pre" not in given and not tap.wants("mlp_pre", layer) and gives_fresh(parts.mlp_in)
-    pre = given["mlp_pre"] if "mlp_pre" in given else parts.mlp_in(x)  # type: ignore[misc]
-    post = activate(parts.act, tap("mlp_pre", layer, pre), spare)  # type: ignore[arg-type]
-    return post if parts.mlp_up is None else post * tap("mlp_up", layer, parts.mlp_up(x))
+    pre = tap("mlp_pre", layer, given["mlp_pre"] if "mlp_pre" in given else parts.mlp_in(x))  # type: ignore[misc]
+    kernel = one_kernel(parts.act) if net.loose else None
+    post = activate(parts.act, pre, spare) if kernel is None else kernel(pre, spare)  # type: ignore[arg-type]
+    if parts.mlp_up is None:
+        return post
+    up = tap("mlp_up", layer, parts.mlp_up(x))
+    return post.mul_(up) if kernel is not None and spare else post * up
 
 
 def _through_mlp_input(net: Net, layer: int, resid: Tensor, x: Tensor, tap: Tap) -> Tensor:
     norm = net.layers[layer].ln2
     own = resid.clone()
     edited = tap("mlp_in", layer, own)
-    return x if edited is own else x + (norm(edited) - norm(own))
+    if edited is own:
+        return x
+    call, before = unheard, norm(own, unheard)
+    if hooked([norm.module]) and not torch.equal(before, x):
+        call, before = heard, norm(own)
+    return x + (norm(edited, call) - before)
