@@ -3,7 +3,7 @@
 A small pre-LayerNorm model written in plain PyTorch (`nn.MultiheadAttention`, two linear layers, ReLU) learns to
 repeat the token seen `back` positions before. It is then wrapped, unaltered, with `interp.wrap`:
 
-    plain           the module as it is (`baseline` of every row); `difference` is its largest distance from the
+    plain           the module as it is (`baseline` of every row); run.json notes its largest distance from the
                     wrapped run without edits
     zero head       every head's z set to 0, one at a time
     window          attention that sees only so many tokens, by `windowed`
@@ -111,6 +111,8 @@ def run(config: ModuleDebugging, context: Context) -> Table:
 
     if config.back >= config.length:
         raise UserError(f"back={config.back} does not fit rows of {config.length} tokens")
+    if config.width % config.heads:
+        raise UserError(f"heads={config.heads} do not divide the width {config.width}")
     module = build(config).to(context.device)
     _train(module, config, context)
     model = wrapped(module, config)
@@ -185,7 +187,10 @@ def _table(config: ModuleDebugging, context: Context, plain: Any, variants: dict
     patterns = {f"L{i}.pattern": plain[f"L{i}.pattern"][:4].cpu().contiguous() for i in range(2)}
     return Table(
         frame, EFFECT, artifacts={"patterns.safetensors": patterns},
-        notes={"largest difference from the plain module": difference},
+        notes={
+            "largest difference from the plain module": difference,
+            "as a share of the largest output": difference / float(plain.logits.abs().max()),
+        },
     )  # fmt: skip
 
 

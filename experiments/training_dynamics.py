@@ -45,6 +45,8 @@ def run(config: TrainingDynamics, context: Context) -> Table:
     from interp.weights.heads import head_scores
 
     files, last = weight_files(config.model)
+    for name in config.also:
+        _check_file(config.model, name)
     final = context.load_model(config.model)
     scores = head_scores(final, n=config.n, seed=config.seed)
     heads = {kind: scores.best(kind) for kind in ("previous", "induction")}
@@ -73,6 +75,15 @@ def weight_files(model: str) -> tuple[dict[str, int], int]:
     card = folder / "card.json"
     steps = json.loads(card.read_text())["origin"]["steps"] if card.is_file() else max(files.values()) + 1
     return files, int(steps)
+
+
+def _check_file(model: str, name: str) -> None:
+    from interp.models.load import find
+    from interp.registry import unknown
+
+    there = sorted(p.name for p in find(model).path.glob("*.safetensors"))
+    if name not in there:
+        raise unknown(f"weight file of {model}", name, there)
 
 
 def _measure(

@@ -4,11 +4,13 @@ Architecture: native family, 2 layers × 8 heads, width 128, no MLPs, pre-LayerN
 BPE of 1,024 tokens trained on the same text. Batches come in two phases:
 
     first   rows that repeat a segment (half natural text, half random tokens; period 6 to 28), 64 tokens each:
-            previous-token and induction heads form here
+            a previous-token head forms, and every head of the last layer becomes the same induction head
+    between all heads of the last layer but the first start anew (`restart`), so that one induction head leads
     then    rows of natural text, 96 tokens, with a share of repeating rows (period 6 to 40) that keeps them
 
-`attn-2l-text` is the same without repeated rows, to show what they do. Half of the rows of text and of repeats
-begin with `<|endoftext|>`.
+`attn-2l-text` is the same without repeated rows, to show what they do; it leaves its weights as `text-only.safetensors`
+too, which the card of `attn-2l` reads where it lies in that folder. Half of the rows of text and of repeats begin
+with `<|endoftext|>`.
 
 Limits: text alone did not form the induction circuit within the tokens that this recipe sees.
 """
@@ -33,8 +35,9 @@ from interp.training.text import END_ID, Corpus, read_corpus, save_tokenizer
 
 LAYERS, HEADS, WIDTH, VOCABULARY, N_CTX = 2, 8, 128, 1024, 96
 FIRST_STEPS, FIRST_ROWS, FIRST_LENGTH, FIRST_PERIODS = 900, 64, 64, (6, 28)
-ROWS, PERIODS, SHARE = 36, (6, 40), 0.25
-SNAPSHOTS = (0, 100, 200, 300, 400, 500, 650, 900, 1600, 2500)
+ROWS, PERIODS, SHARE = 36, (6, 40), 0.15
+STEPS, TEXT_STEPS = 6000, 3000
+SNAPSHOTS = (0, 100, 200, 300, 400, 500, 650, 900, 1600, 2500, 4000)
 """Steps after which the weights are kept as fp16, to follow what forms when."""
 
 
@@ -73,6 +76,25 @@ def _turned(x: Tensor) -> Tensor:
 def model(generator: torch.Generator) -> nn.Module:
     """A fresh, Xavier-initialised model."""
     return fresh(lambda: Trainable(config()), generator)
+
+
+@torch.no_grad()
+def restart(model: nn.Module, step: int) -> None:
+    """When text begins: give all heads of the last layer but the first fresh Xavier weights and no biases."""
+    if step != FIRST_STEPS:
+        return
+    attn: Any = model.get_submodule(f"layers.{LAYERS - 1}.attn")
+    rng = torch.Generator().manual_seed(step)
+    late = slice(WIDTH // HEADS, None)
+    for name in ("q", "k", "v", "o"):
+        projection = getattr(attn, name)
+        new = torch.empty_like(projection.weight)
+        nn.init.xavier_normal_(new, generator=rng)
+        if name == "o":
+            projection.weight[:, late] = new[:, late]
+        else:
+            projection.weight[late] = new[late]
+            projection.bias[late] = 0
 
 
 def repeated_rows(
@@ -121,20 +143,25 @@ def batches(corpus: Corpus, first_steps: int, share: float) -> Callable[[int, in
 def snapshot(model: nn.Module, folder: Path, step: int) -> None:
     """Keep the weights of a named step as fp16, beside the final ones: `load_model(folder, weights=name)`."""
     if step in SNAPSHOTS:
-        from safetensors.torch import save_file
-
-        state = {k: v.detach().half().cpu().contiguous() for k, v in model.state_dict().items()}
-        save_file(state, folder / f"step-{step:06d}.safetensors")
+        _keep_half(model, folder / f"step-{step:06d}.safetensors")
 
 
-def exporter(corpus: Corpus) -> Callable[[nn.Module, Path], None]:
-    """Writes config.json, model.safetensors (fp32) and the tokenizer."""
+def _keep_half(model: nn.Module, path: Path) -> None:
+    from safetensors.torch import save_file
+
+    save_file({k: v.detach().half().cpu().contiguous() for k, v in model.state_dict().items()}, path)
+
+
+def exporter(corpus: Corpus, half: str | None = None) -> Callable[[nn.Module, Path], None]:
+    """Writes config.json, model.safetensors (fp32) and the tokenizer; the weights as fp16 too under the name `half`."""
 
     def export(model: nn.Module, folder: Path) -> None:
         from interp.models.native_folder import save_native
 
         assert isinstance(model, Native)
         save_native(model, folder)
+        if half is not None:
+            _keep_half(model, folder / half)
         save_tokenizer(corpus.tokenizer, folder, N_CTX)
 
     return export
@@ -145,7 +172,7 @@ def recipe(text: Path | str | None, *, repeats: bool = True) -> Recipe:
     name = "attn-2l" if repeats else "attn-2l-text"
     if text is None:
         raise UserError(f"recipe {name} trains on text: give --text FOLDER, a folder of .txt files")
-    from interp.training.text_figures import birth, figures
+    from interp.training.text_figures import TEXT_ONLY, birth, figures
 
     corpus = read_corpus(text, VOCABULARY)
     first, share = (FIRST_STEPS, SHARE) if repeats else (0, 0.0)
@@ -153,13 +180,16 @@ def recipe(text: Path | str | None, *, repeats: bool = True) -> Recipe:
     return Recipe(
         name=name,
         summary=f"An attention-only language model of 2 layers on novels ({kinds}).",
-        settings=Settings(steps=3500 if repeats else 1000, lr=3e-3, warmup=200, floor=0.05, checkpoint_every=100),
+        settings=Settings(
+            steps=STEPS if repeats else TEXT_STEPS, lr=3e-3, warmup=200, floor=0.05, checkpoint_every=100
+        ),
         model=model,
         batches=batches(corpus, first, share),
         evaluate=figures(corpus),
-        export=exporter(corpus),
+        export=exporter(corpus, None if repeats else TEXT_ONLY),
+        adjust=restart if repeats else None,
         snapshot=snapshot if repeats else None,
-        afterwards=birth if repeats else None,
+        afterwards=birth(corpus) if repeats else None,
         arguments="--text FOLDER",
         identity={"text": corpus.digest},
         about={
@@ -172,8 +202,15 @@ def recipe(text: Path | str | None, *, repeats: bool = True) -> Recipe:
             "held out": f"{corpus.held_out_name} ({len(corpus.held_out):,} tokens), from tokenizer and model alike",
             "first phase": f"{first} steps of {FIRST_ROWS} rows × {FIRST_LENGTH} tokens, all repeated segments (half "
             f"natural text, half random tokens, period {FIRST_PERIODS[0]} to {FIRST_PERIODS[1]})" if first else "none",
-            "then": f"{ROWS} rows × {N_CTX} tokens a step, of which {share:.0%} repeat a segment (period "
-            f"{PERIODS[0]} to {PERIODS[1]}), the others are text",
+            "between": "all heads of the last layer but the first start anew with Xavier weights: the first phase "
+            "makes all eight the same induction head; the first keeps it, the others may learn something else"
+            if first else "none",
+            "then": f"{ROWS} rows × {N_CTX} tokens a step, of which {round(share * ROWS)} "
+            f"({round(share * ROWS) / ROWS:.0%}) repeat a segment (period {PERIODS[0]} to {PERIODS[1]}), "
+            "the others are text",
+            **({"text-only run": f"`interp train attn-2l-text --text FOLDER`: {TEXT_STEPS} steps of {ROWS} rows × "
+                f"{N_CTX} tokens of text ({TEXT_STEPS * ROWS * N_CTX:,} tokens), all else alike; {TEXT_ONLY}"}
+               if repeats else {}),
             "limits": "seen rows have at most 96 tokens; it writes novel-like nonsense",
             "licence": "weights MIT, as the package; the novels are in the public domain",
         },

@@ -28,6 +28,7 @@ from interp.training.text import END_ID, Corpus
 WINDOWS = 400
 PERIODS = (12, 20, 30)
 PROMPTS = 8
+TEXT_ONLY = "text-only.safetensors"
 INDUCTION = 0.4
 """What the shipped model's best induction score has to reach."""
 
@@ -114,20 +115,42 @@ def _baselines(corpus: Corpus, windows: int, width: int) -> tuple[float, float]:
     return float(unigram.mean()), float(model.nats(padded, at + 1).mean())
 
 
-def birth(folder: Path, seed: int) -> list[Figure]:
-    """When the induction head appeared: the first kept step whose best score reaches half the final one."""
-    from interp.models.load import load_model
+def birth(corpus: Corpus) -> Callable[[Path, int], list[Figure]]:
+    """Figures that need the folder's kept weights.
 
-    def best(weights: str) -> float:
-        model = load_model(folder, weights=weights, dtype="float32")
-        assert isinstance(model, Model)
-        return float(best_scores(model, seed + 1_000_003)["induction"].max())
+    When the induction head appeared: the first kept step whose best score reaches half the final one. Where the folder
+    holds `text-only.safetensors`, the weights of a run without repeated rows, its held-out loss and its best scores
+    stand beside.
+    """
 
-    curve = {
-        int(file.stem.removeprefix("step-")): best(file.name) for file in sorted(folder.glob("step-*.safetensors"))
-    }
-    half = 0.5 * best("model.safetensors")
-    born = next((step for step, score in sorted(curve.items()) if score >= half), None)
-    note = "best induction score after each kept step: " + json.dumps({k: round(v, 3) for k, v in curve.items()})
-    value = float("nan") if born is None else float(born)
-    return [Figure("birth of the induction head", value, None, None, None, len(curve), "step", "lower", note=note)]
+    def measure(folder: Path, seed: int) -> list[Figure]:
+        from interp.models.load import load_model
+
+        def load(weights: str) -> Model:
+            model = load_model(folder, weights=weights, dtype="float32")
+            assert isinstance(model, Model)
+            return model
+
+        def best(weights: str, kind: str = "induction") -> float:
+            return float(best_scores(load(weights), seed + 1_000_003)[kind].max())
+
+        files = sorted(folder.glob("step-*.safetensors"))
+        curve = {int(file.stem.removeprefix("step-")): best(file.name) for file in files}
+        half = 0.5 * best("model.safetensors")
+        born = next((step for step, score in sorted(curve.items()) if score >= half), None)
+        note = "best induction score after each kept step: " + json.dumps({k: round(v, 3) for k, v in curve.items()})
+        value = float("nan") if born is None else float(born)
+        found = [Figure("birth of the induction head", value, None, None, None, len(curve), "step", "lower", note=note)]
+        if (folder / TEXT_ONLY).is_file():
+            nats = window_nats(load(TEXT_ONLY), corpus.held_out, 96)
+            sampled, where = len(PERIODS) * PROMPTS, corpus.held_out_name
+            note = f"recipe attn-2l-text, no repeated rows; its weights are {TEXT_ONLY}"
+            found += [
+                Figure("text-only run: held-out loss", float(nats.mean()), None, None, None, nats.numel(),
+                       "nats per token", "lower", where, note=note),
+                *(Figure(f"text-only run: best {name} score", best(TEXT_ONLY, kind), None, None, None, sampled,
+                         "attention") for kind, name in (("previous", "previous-token"), ("induction", "induction"))),
+            ]  # fmt: skip
+        return found
+
+    return measure

@@ -55,6 +55,8 @@ def test_path_expansion_and_training_dynamics(tmp_path: Path) -> None:
     assert "final best induction head" in str(record)
     with pytest.raises(UserError, match="keeps no checkpoints"):
         cell("training_dynamics", tmp_path, model="toy-ioi")
+    with pytest.raises(UserError, match=r"unknown weight file of attn-2l 'step-1.safetensors'"):
+        cell("training_dynamics", tmp_path, also=["step-1.safetensors"])
 
 
 def test_gradient_flow(tmp_path: Path) -> None:
@@ -75,5 +77,7 @@ def test_numerics(tmp_path: Path) -> None:
 def test_module_debugging(tmp_path: Path) -> None:
     frame, record = cell("module_debugging", tmp_path)
     assert {"plain", "even", "zero a1.h3", "window 2", "alibi × 1"} <= set(frame["components"])
-    assert record["notes"]["largest difference from the plain module"] < 1e-6
+    assert record["notes"]["as a share of the largest output"] < 1e-6
     assert frame[frame["components"] == "plain"]["effect"].tolist() == [0.0]
+    with pytest.raises(UserError, match="heads=3 do not divide the width 32"):
+        cell("module_debugging", tmp_path, heads=3)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -84,6 +85,22 @@ def test_batches_follow_the_curriculum(folder: Path, monkeypatch: pytest.MonkeyP
     assert not torch.equal(first, stream(0, 4)[0].tokens)
 
 
+def test_restart_spares_the_first_head_and_the_other_layers() -> None:
+    module = attn_2l.model(torch.Generator().manual_seed(0))
+    before = {name: p.detach().clone() for name, p in module.named_parameters()}
+    attn_2l.restart(module, attn_2l.FIRST_STEPS - 1)
+    assert all(torch.equal(p, before[name]) for name, p in module.named_parameters())
+    with torch.no_grad():
+        module.layers[1].attn.q.bias.fill_(1.0)
+    attn_2l.restart(module, attn_2l.FIRST_STEPS)
+    changed = {name for name, p in module.named_parameters() if not torch.equal(p, before[name])}
+    assert changed == {f"layers.1.attn.{n}.weight" for n in "qkvo"} | {"layers.1.attn.q.bias"}
+    attn = module.layers[1].attn
+    assert torch.equal(attn.v.weight[:16], before["layers.1.attn.v.weight"][:16])
+    assert torch.equal(attn.o.weight[:, :16], before["layers.1.attn.o.weight"][:, :16])
+    assert attn.q.bias.tolist() == [1.0] * 16 + [0.0] * 112
+
+
 def test_a_short_run_leaves_a_folder_that_loads(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in (("VOCABULARY", 300), ("FIRST_STEPS", 2), ("FIRST_ROWS", 4), ("ROWS", 4), ("SNAPSHOTS", (0, 2))):
         monkeypatch.setattr(attn_2l, name, value)
@@ -101,6 +118,16 @@ def test_a_short_run_leaves_a_folder_that_loads(folder: Path, tmp_path: Path, mo
         "best induction score",
         "birth of the induction head",
     }
+    other = load_recipe("attn-2l-text", folder)
+    other = replace(other, settings=replace(other.settings, steps=1, warmup=1))
+    shutil.copy(train(other, out=tmp_path / "text") / "text-only.safetensors", out)
+    card = json.loads((train(recipe, out=tmp_path / "model") / "card.json").read_text())
+    beside = {f["name"]: f for f in card["figures"] if f["name"].startswith("text-only run")}
+    assert len(beside) == 3
+    own = {f["name"]: f for f in json.loads((tmp_path / "text" / "card.json").read_text())["figures"]}
+    for name in ("held-out loss", "best previous-token score", "best induction score"):
+        # the kept weights are fp16
+        assert beside[f"text-only run: {name}"]["value"] == pytest.approx(own[name]["value"], rel=1e-3)
     assert "--text FOLDER" in card["command"]
     assert str(folder) not in (out / "card.json").read_text()
     (folder / "a.txt").write_text("changed " * 5000)

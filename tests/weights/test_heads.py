@@ -12,6 +12,7 @@ from interp.models.model import Model
 from interp.models.native import Native, NativeConfig
 from interp.registry import UserError
 from interp.tasks import load_task
+from interp.tasks.repeated import repeated
 from interp.weights.heads import head_scores, path_classes, random_periods
 
 
@@ -62,7 +63,11 @@ def test_with_and_without_bos_and_seeds() -> None:
 
 
 def test_attn_2l_has_its_heads() -> None:
-    """The shipped language model: a previous-token head below, induction heads above, above their band."""
+    """The shipped language model: the same pair is first by census, by K-composition and by ablation.
+
+    Ablation: the loss on second copies with each head's z replaced by its mean; both heads cost most in their layer.
+    """
+    import interp
     from interp.weights.composition import composition
 
     model = load_model("attn-2l")
@@ -72,8 +77,21 @@ def test_attn_2l_has_its_heads() -> None:
     assert float(found.mean("induction")[l2, h2]) >= 0.4
     assert "induction" in found.classes()[l2][h2]
     k = composition(model, "k", permutations=100)
-    assert k.best()[:2] == (l1, h1)
+    assert k.best() == (l1, h1, l2, h2)
     assert float(k.score[l1, h1, l2, h2]) > float(k.band_high[l1, h1, l2, h2])
+    assert float(k.p_value[l1, h1, l2, h2]) == pytest.approx(1 / 101)
+    period = 20
+    prompts = repeated(range(1, 1024), period, 16, seed=7)
+    means = model.means(prompts, ["z"])
+
+    def loss(edits: tuple[object, ...] = ()) -> float:
+        log_p = model.run(prompts, edits=edits).logits[:, period:-1].log_softmax(-1)  # type: ignore[arg-type]
+        return -float(log_p.gather(-1, prompts.tokens[:, period + 1 :, None]).mean())
+
+    for layer, head in ((l1, h1), (l2, h2)):
+        cost = [loss((interp.mean(f"L{layer}.z", means, head=h),)) - loss() for h in range(8)]
+        assert max(range(8), key=cost.__getitem__) == head
+        assert cost[head] > 2
 
 
 def test_path_classes_on_toy_ioi() -> None:
