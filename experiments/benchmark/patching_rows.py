@@ -20,13 +20,19 @@ if TYPE_CHECKING:
 WHOLE_LOOP = 64
 """Edits up to which their whole loop is run each round; above, evenly spaced ones are, and the rest reckoned."""
 SAMPLE = 12
+LEAST = 0.1
+"""Seconds that a side is timed for at least: a sweep of milliseconds is repeated so often, and its mean taken."""
 
 
 def timed(work: Callable[[], Any]) -> tuple[float, Any]:
-    """Seconds, and what came out."""
-    start = time.perf_counter()
-    out = work()
-    return time.perf_counter() - start, out
+    """Seconds of one call, and what came out."""
+    start, calls = time.perf_counter(), 0
+    while True:
+        out = work()
+        calls += 1
+        taken = time.perf_counter() - start
+        if taken >= LEAST:
+            return taken / calls, out
 
 
 def patching_row(shape: str, first: int, kind: str, rounds: int, threads: int, memory: bool) -> dict[str, Any]:

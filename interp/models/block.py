@@ -31,7 +31,7 @@ from interp.hooks.values import NO_TENSORS
 from interp.models.activation import activate, gives_fresh
 from interp.models.again import Call, heard, hooked, unheard
 from interp.models.grid import Grid
-from interp.models.loose import added, one_kernel
+from interp.models.loose import added, one_kernel, softmax
 from interp.models.net import LayerParts, Net, matrix, packed
 from interp.models.norms import Norm, rescaled
 from interp.models.shared_prefix import mixed_over, scores_over
@@ -278,7 +278,8 @@ def attend(
         if edited is not scores:
             edited = _unread(tap, "scores", layer, edited, ~allowed, torch.finfo(scores.dtype).min)
         upcast = torch.float32 if net.family.softmax_fp32 else None
-        pattern = torch.softmax(edited, -1, dtype=upcast).to(q.dtype)
+        weights = softmax(edited, upcast) if net.loose else torch.softmax(edited, -1, dtype=upcast)
+        pattern = weights.to(q.dtype)
         if grid.padded:  # a query that may read nothing: softmax of a constant row
             pattern = pattern.masked_fill(~allowed, 0.0)
     edited = tap("pattern", layer, pattern)
