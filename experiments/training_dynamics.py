@@ -7,7 +7,7 @@ on the second copy of repeated random tokens, and, with a folder of text, held-o
 
     interp run training_dynamics --model attn-2l
     interp run training_dynamics --model attn-2l --set text=FOLDER
-    interp run training_dynamics --set also=text-only.safetensors
+    interp run training_dynamics --set also='{"text-only.safetensors":3000}'
 
 Source: Olsson et al. 2022 (2209.11895). Limits: as many points as there are checkpoints.
 """
@@ -30,7 +30,7 @@ class TrainingDynamics(Config):
 
     model: str = Field("attn-2l", description="embedded name or folder with step-*.safetensors beside its weights")
     text: str | None = Field(None, description="folder of .txt files for held-out loss; null: none")
-    also: tuple[str, ...] = Field((), description="further weight files of the folder, each a series of its own")
+    also: dict[str, int] = Field({}, description="further weight files and their steps, each a series of its own")
     n: int = Field(16, ge=2, description="repeated-token prompts of each period")
     windows: int = Field(100, ge=2, description="windows of held-out text")
     seed: int = Field(0, ge=0, description="seed of the prompts")
@@ -51,7 +51,7 @@ def run(config: TrainingDynamics, context: Context) -> Table:
     scores = head_scores(final, n=config.n, seed=config.seed)
     heads = {kind: scores.best(kind) for kind in ("previous", "induction")}
     todo = [(name, step, "run") for name, step in files.items()] + [("model.safetensors", last, "run")]
-    todo += [(name, last, name.removesuffix(".safetensors")) for name in config.also]
+    todo += [(name, step, name.removesuffix(".safetensors")) for name, step in config.also.items()]
     frames = [
         _measure(config, context, weights, step, series, heads)
         for weights, step, series in context.progress(todo, "checkpoints")

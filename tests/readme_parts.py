@@ -18,9 +18,9 @@ def commands() -> list[list[str]]:
 
 
 def snippets() -> list[str]:
-    """The Python blocks of the notebook section, in order; they share names."""
-    section = TEXT.split("## In a notebook")[1].split("\n## ")[0]
-    return re.findall(r"^```python\n(.*?)^```", section, re.M | re.S)
+    """The Python blocks, in order, but for the files of the example package; they share names."""
+    text = re.sub(r"^`my_interp/\w+\.py`.*?\n\n```python\n.*?^```", "", TEXT, flags=re.M | re.S)
+    return re.findall(r"^```python\n(.*?)^```", text, re.M | re.S)
 
 
 def paths(section: str = "") -> list[str]:

@@ -28,7 +28,7 @@ OTHERS = [c for c in COMMANDS if c not in RUNS and c not in SWEEPS]
 
 def test_every_path_exists() -> None:
     where = readme_parts.paths("Where do I add…")
-    assert {"experiments/", "interp/tasks/", "interp/hooks/sites.py", "interp/models/families.py"} <= {*where}
+    assert {"experiments/", "interp/tasks/", "interp/hooks/sites.py", "interp/models/rows/"} <= {*where}
     assert [p for p in readme_parts.paths() if not (readme_parts.ROOT / p).exists()] == []
 
 
@@ -64,10 +64,10 @@ def test_runs_are_understood(words: list[str], asked: list[tuple[Experiment, Any
         assert main_for(words[2].removeprefix("experiments."), words[3:]) == 0
     ((experiment, config, _),) = asked
     assert experiment.name in {row.name for row in listing("experiments")}
-    assert not hasattr(config, "model") or config.model in zoo.names()
-    if hasattr(config, "task"):
-        assert Path(config.task).is_file() or get_task(config.task)
-        assert config.metric in METRICS
+    model, task, metric = (getattr(config, name, None) for name in ("model", "task", "metric"))
+    assert model is None or model in zoo.names()
+    assert task is None or Path(task).is_file() or get_task(task)
+    assert metric is None or metric in METRICS
 
 
 def test_sweep_files_are_planned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

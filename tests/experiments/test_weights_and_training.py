@@ -56,7 +56,7 @@ def test_path_expansion_and_training_dynamics(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="keeps no checkpoints"):
         cell("training_dynamics", tmp_path, model="toy-ioi")
     with pytest.raises(UserError, match=r"unknown weight file of attn-2l 'step-1.safetensors'"):
-        cell("training_dynamics", tmp_path, also=["step-1.safetensors"])
+        cell("training_dynamics", tmp_path, also={"step-1.safetensors": 1})
 
 
 def test_gradient_flow(tmp_path: Path) -> None:
