@@ -138,6 +138,29 @@ class DirectAttribution:
         name = "direct_logit_attribution"
         return save(table, out, experiment=name, model=self.model, task=self.task, run={"seed": seed}).path
 
+    def _repr_html_(self) -> str:
+        import numpy as np
+
+        from interp.plots import bars
+        from interp.plots.show import card
+        from interp.stats import resampling, summarize
+
+        top = self.terms.nanmean(0).abs().nan_to_num().argsort(descending=True, stable=True)[:12]
+        how = resampling(
+            len(self.terms), np.random.default_rng(0), None if self.cluster is None else self.cluster.cpu().numpy()
+        )
+        got = summarize(self.terms[:, top].T.double().cpu().numpy(), how)
+        drawn = bars(
+            got.mean, [self.components[i].label for i in top.tolist()], low=got.low, high=got.high, unit=self.unit,
+            title="What is written straight into the logit difference",
+        )  # fmt: skip
+        facts = {
+            "model": self.model, "task": self.task, "components": len(self), "prompts": len(self.terms),
+            "logit difference": float(self.logit_diff.nanmean()), "sum of terms": float(self.total.nanmean()),
+        }  # fmt: skip
+        about = f"The {len(top)} largest terms; .table() has all."
+        return card("Direct logit attribution", facts, figures=[drawn], about=about)
+
     def columns(self) -> dict[str, Any]:
         """The columns of a result table that are the same in every row."""
         return {
@@ -175,6 +198,12 @@ def direct_logit_attribution(
 
     Raises UserError for answers of several tokens, missing wrong answers, models whose residual stream is
     normed or has no skip paths, and a model whose logit difference is not the sum (an unknown writer).
+
+    >>> import interp
+    >>> model = interp.load_model("toy-ioi")
+    >>> task = interp.load_task("ioi", model, n=8)
+    >>> len(direct_logit_attribution(model, task, granularity="heads").table()) > 12
+    True
     """
     _check(model, task, granularity, by_source)
     prompts = task.prompts(side)

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import torch
 from jaxtyping import Bool, Float
@@ -26,6 +27,9 @@ from torch import Tensor
 from interp.circuits.connect import connected
 from interp.graph import Edge, Graph, Node
 from interp.registry import UserError, unknown
+
+if TYPE_CHECKING:
+    from interp.plots import Figure
 
 Mask = Bool[Tensor, "source slot"]
 EdgeTable = Float[Tensor, "source slot"]
@@ -177,6 +181,34 @@ class Circuit:
 
     def __hash__(self) -> int:
         return hash((self.graph, self.mask.numpy().tobytes()))
+
+    def draw(self, most: int = 150, title: str = "") -> Figure:
+        """A picture of the circuit: layers as rows, edges by score. Of more than `most` edges the largest are drawn.
+
+        Without scores every edge counts the same.
+        """
+        import pandas as pd
+
+        from interp.plots import circuit_graph
+
+        scores = [1.0 if self.scores is None else self.score(e) for e in self.edges]
+        rows = [{"src": str(e.src), "dst": str(e.dst), "score": s} for e, s in zip(self.edges, scores, strict=True)]
+        frame = pd.DataFrame.from_records(rows, columns=["src", "dst", "score"])
+        about = "No scores: every edge counts the same." if self.scores is None else ""
+        return circuit_graph(frame, nodes=[str(n) for n in self.nodes] or ["input", "logits"], most=most, title=title,
+                             about=about)  # fmt: skip
+
+    def _repr_html_(self) -> str:
+        from interp.plots.show import card
+
+        g = self.graph.geometry
+        facts = {
+            "edges": f"{len(self)} of {len(self.graph.edges)}", "nodes": len(self.nodes),
+            "graph": f"{g.layers} layers × {g.heads} heads{'' if g.mlp else ', no MLPs'}",
+            "k and v": "ungrouped" if self.graph.ungrouped else None,
+            "scores": "none" if self.scores is None else None,
+        }  # fmt: skip
+        return card("Circuit", facts, figures=[self.draw()])
 
     def __repr__(self) -> str:
         return f"Circuit({len(self)} of {len(self.graph.edges)} edges, {len(self.nodes)} nodes)"

@@ -57,20 +57,27 @@ def _between(low: Any, high: Any) -> str:
 
 
 def top_rows(frame: pd.DataFrame, schema: Schema, top: int) -> Grid:
-    """A table of the rows largest in the schema's main column."""
-    rows = ranked(frame, schema)
+    """A table of the rows largest in the schema's main column; one with published numbers as it stands."""
+    published = ["published"] if "published" in frame else []
+    rows = frame if published else ranked(frame, schema)
     rows = rows if top <= 0 else rows.head(top)
     interval = {"ci_low", "ci_high"} <= {*frame.columns}
     share = "normalized" in frame and frame["normalized"].notna().any()
     flag = [c for c in schema.kinds("flag") if c in frame]
     grid = Grid(box=None, pad_edge=False)
     grid.add_column("where")
-    heads = [schema.main, *(["95% interval"] if interval else []), *(["of gap", "95% interval"] if share else [])]
+    heads = [
+        *published,
+        schema.main,
+        *(["95% interval"] if interval else []),
+        *(["of gap", "95% interval"] if share else []),
+    ]
     for head in [*heads, *flag, "n"]:
         grid.add_column(head, justify="right")
     also = _varying(frame, schema)
     for row in rows.to_dict("records"):
-        cells = [label({str(k): v for k, v in row.items() if k in schema.key}, also), _number(row.get(schema.main))]
+        cells = [label({str(k): v for k, v in row.items() if k in schema.key}, also)]
+        cells += [_number(row.get(c)) for c in (*published, schema.main)]
         cells += [_between(row["ci_low"], row["ci_high"])] if interval else []
         if share:
             cells += [_number(row["normalized"]), _between(row["normalized_low"], row["normalized_high"])]
@@ -94,10 +101,11 @@ def print_cell(cell: Cell, top: int = 10) -> None:
     title += [f"task {run['task']}"] if run.get("task") else []
     title += [f"{c} {frame[c].iloc[0]}" for c in ("metric", "unit") if c in frame and frame[c].nunique() == 1]
     console.print(Text(", ".join(title)))
-    console.print(top_rows(frame, schema, top))
-    shown = len(frame) if top <= 0 else min(top, len(frame))
+    whole = top <= 0 or "published" in frame
+    console.print(top_rows(frame, schema, 0 if whole else top))
+    shown = len(frame) if whole else min(top, len(frame))
     state = "already there, not computed again" if cell.reused else f"{run.get('wall_seconds', 0):.1f} s"
-    console.print(Text(f"{shown} of {len(frame)} rows, largest first; {state}. Files:"))
+    console.print(Text(f"{shown} of {len(frame)} rows, {'all of them' if whole else 'largest first'}; {state}. Files:"))
     # one path on one line, however narrow the screen is
     typer.echo(f"  {cell.path}/")
 

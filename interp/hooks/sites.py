@@ -57,6 +57,27 @@ class Site:
         return tuple(sizes.get(a, a) for a in self.axes)
 
 
+class SiteList(dict[str, Site]):
+    """The sites of one model, by name; shows itself as a table in a notebook."""
+
+    def __init__(self, geometry: Geometry) -> None:
+        super().__init__({site.name: site for site in sites_of(geometry)})
+        self.geometry = geometry
+
+    def _repr_html_(self) -> str:
+        from interp.plots.show import card
+
+        rows = [
+            {
+                "site": s.name, "shape": " × ".join(map(str, s.shape(self.geometry))), "meaning": s.meaning,
+                "address": f"L0.{s.name} … L{self.geometry.layers - 1}.{s.name}" if s.in_block else s.name,
+                "derived": "derived" if s.derived else "",
+            }
+            for s in self.values()
+        ]  # fmt: skip
+        return card("Sites", {"sites": len(self)}, rows, most=len(rows))
+
+
 SITES: Registry[Site] = Registry("site", group="interp.sites", of=Site)
 
 

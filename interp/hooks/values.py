@@ -11,10 +11,11 @@ Two ways to count tokens meet here and nowhere else:
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from types import MappingProxyType
+from typing import TYPE_CHECKING
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -22,6 +23,9 @@ from torch import Tensor
 
 from interp.hooks.addresses import Address
 from interp.registry import UserError, unknown
+
+if TYPE_CHECKING:
+    from interp.plots import Figure
 
 NO_TENSORS: Mapping[str, Tensor] = MappingProxyType({})
 
@@ -85,6 +89,9 @@ class Prompts:
     `answer` is the real index of the token whose logits are read (the last one by default). `labels` maps a
     name to a real index per row, −1 where a row has no such token. `suffix` counts answer tokens appended
     for scoring: they are run, but −1 still means the prompt's own last token.
+
+    >>> Prompts.of([[1, 2, 3], [4, 5]]).lengths.tolist()
+    [3, 2]
     """
 
     tokens: Int[Tensor, "batch pos"]
@@ -283,6 +290,8 @@ class Run:
     metric: Float[Tensor, " prompt"] | None = None
     """The metric the gradients belong to, per prompt."""
     layers: int = 0
+    decode: Callable[[Tensor], Sequence[str]] | None = field(default=None, repr=False)
+    """Token ids to text, where the model has a tokenizer: for what is shown to people."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "acts", _frozen(self.acts))
@@ -302,6 +311,20 @@ class Run:
     def stacked(self, site: str) -> Tensor:
         """A site's captures of all layers, `[layer, batch, …]`."""
         return torch.stack([self[f"L{layer}.{site}"] for layer in range(self.layers)])
+
+    def attention(self, layer: int, prompt: int = 0, heads: Sequence[int] | None = None) -> Figure:
+        """A picture of a layer's attention patterns on one prompt; needs `capture=["pattern"]`.
+
+        Negative layers count from the end. UserError where the pattern was not captured.
+        """
+        from interp.hooks.show import attention_figure
+
+        return attention_figure(self, layer, prompt, heads)
+
+    def _repr_html_(self) -> str:
+        from interp.hooks.show import run_card
+
+        return run_card(self)
 
 
 @dataclass(frozen=True, eq=False)

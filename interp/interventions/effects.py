@@ -21,6 +21,7 @@ from interp.tasks.values import Task
 if TYPE_CHECKING:
     import pandas as pd
 
+    from interp.plots import Figure
     from interp.results.frames import Table
 
 Key = Mapping[str, Any]
@@ -85,12 +86,28 @@ class Effects:
     def grid(self, rows: str = "layer", columns: str = "head") -> tuple[np.ndarray, list[Any], list[Any]]:
         """Mean effects as a matrix over two key columns; NaN where there is no row."""
         keep = [(k.get(rows), k.get(columns), m) for k, m in zip(self.keys, self.mean.tolist(), strict=True)]
-        ys, xs = (sorted({k[i] for k in keep if k[i] is not None}, key=_order) for i in (0, 1))
+        ys, xs = (sorted({k[i] for k in keep if k[i] is not None}, key=by_order) for i in (0, 1))
         out = np.full((len(ys), len(xs)), np.nan)
         for y, x, m in keep:
             if y is not None and x is not None:
                 out[ys.index(y), xs.index(x)] = m
         return out, ys, xs
+
+    def heatmap(self, rows: str = "layer", columns: str | None = None, **where: Any) -> Figure:
+        """A picture of the mean effects over two key columns, with intervals on hover.
+
+        `columns` is by default what the sweep went over: head, label, position or neuron; with several sites each
+        has its own rows. `where` keeps the rows with these key values: `heatmap(site="z")`, `heatmap(head=3)`.
+        UserError where two rows would share a cell.
+        """
+        from interp.interventions.pictures import heatmap_of
+
+        return heatmap_of(self, rows, columns, where)
+
+    def _repr_html_(self) -> str:
+        from interp.interventions.pictures import effects_card
+
+        return effects_card(self)
 
     def save(self, out: str | Path = "results", name: str | None = None) -> Path:
         """Write the files of a cell. Objects that have no name make it `reproducible: false`."""
@@ -120,7 +137,8 @@ def _array(t: Tensor) -> np.ndarray:
     return t.detach().double().cpu().numpy()
 
 
-def _order(value: Any) -> tuple[bool, Any]:
+def by_order(value: Any) -> tuple[bool, Any]:
+    """Sorts numbers before texts."""
     return isinstance(value, str), value
 
 

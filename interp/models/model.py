@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from interp.hooks.addresses import Address
 from interp.hooks.context import Held
 from interp.hooks.edits import Edit, as_edits
-from interp.hooks.sites import Site, resolve, resolve_all, sites_of
+from interp.hooks.sites import SiteList, resolve, resolve_all
 from interp.hooks.taps import Direction, RunTap, UserFunction
 from interp.hooks.values import Geometry, Means, Prompts, Run
 from interp.models.averages import average
@@ -63,9 +63,9 @@ class Model:
     def _embedding(self) -> Tensor:
         return next(need(self.module, first_of(self.family.embed), self.family).parameters())  # type: ignore[no-any-return]
 
-    def sites(self) -> dict[str, Site]:
+    def sites(self) -> SiteList:
         """The sites of this model, by name, each with axes and meaning; `site.shape(model.geometry)` has sizes."""
-        return {site.name: site for site in sites_of(self.geometry)}
+        return SiteList(self.geometry)
 
     def weights(self, layer: int) -> HeadWeights:
         """Attention weights of one layer, by head; negative layers count from the end."""
@@ -182,6 +182,7 @@ class Model:
             gradients,
             None if value is None else value.detach(),
             self.geometry.layers,
+            None if self.tokenizer is None else self.to_text,
         )
 
     def _gradients(self, tap: RunTap, value: Tensor, graded: list[Address]) -> dict[str, Tensor]:
@@ -320,3 +321,17 @@ class Model:
     def __repr__(self) -> str:
         g = self.geometry
         return f"Model({self.name!r}, {self.family.name}, {g.layers} layers × {g.heads} heads, d_model {g.d_model})"
+
+    def _repr_html_(self) -> str:
+        from interp.plots.show import card
+
+        g = self.geometry
+        facts = {
+            "family": self.family.name, "layers": g.layers, "heads": g.heads,
+            "kv heads": g.kv_heads if g.kv_heads != g.heads else None, "d_model": g.d_model, "d_head": g.d_head,
+            "d_mlp": g.d_mlp if g.mlp else None, "vocabulary": g.d_vocab, "context": g.n_ctx,
+            "parameters": f"{sum(p.numel() for p in self.module.parameters()):,}", "device": str(self.device),
+            "dtype": str(self.dtype).removeprefix("torch."), "revision": self.revision or None,
+            "tokenizer": "yes" if self.tokenizer is not None else "none: give token ids",
+        }  # fmt: skip
+        return card(f"Model {self.name}", facts, about="model.sites() lists what can be captured and edited.")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -48,7 +49,7 @@ class Figure:
 
     def _repr_html_(self) -> str:
         """For a notebook: the figure with its style."""
-        return f"<style>{css()}</style>{self.html}"
+        return f"<style>{css_for(self.html)}</style>{self.html}"
 
     def png(self, scale: float = SCALE) -> bytes:
         """The drawing as PNG, `scale` pixels for a unit of the SVG."""
@@ -69,6 +70,12 @@ class Figure:
         return path
 
 
+def css_for(html: str) -> str:
+    """`css` without the colour steps that this HTML does not use: a notebook holds a copy with every figure."""
+    used = set(re.findall(r"\b[pn]\d+\b", html))
+    return re.sub(r"[^{}]*\.([pn]\d+)\{[^{}]*\}", lambda rule: rule[0] if rule[1] in used else "", css())
+
+
 def css() -> str:
     """Style of every figure of a page; once a page is enough."""
     light, dark = page_colours(False), page_colours(True)
@@ -79,7 +86,7 @@ def css() -> str:
     return (
         f".ip{{margin:0 0 1rem;padding:.75rem 1rem;border-radius:8px;max-width:100%;box-sizing:border-box;"
         f"font-family:{FONT};font-size:14px;line-height:1.45}}"
-        ".ip-title{font-weight:600;margin:0 0 .5rem}.ip-about{margin:.4rem 0 0;font-size:12.5px}"
+        ".ip-title{font-weight:600;margin:0 0 .5rem}.ip-about{contain:inline-size;margin:.4rem 0 0;font-size:12.5px}"
         ".ip-scroll{overflow-x:auto;max-width:100%}.ip svg{display:block}.ip-narrow{display:none}"
         "@media(max-width:640px){.ip{padding:.6rem .5rem}.ip-wide{display:none}.ip-narrow{display:block}}"
         + colours(".ip", light)

@@ -233,3 +233,29 @@ class Task:
         }
         h.update(json.dumps(parts, sort_keys=True).encode())
         return h.hexdigest()
+
+    def _repr_html_(self) -> str:
+        from interp.plots.show import card
+
+        rows = [
+            {
+                "clean": _words(self.clean, row), "corrupt": _words(self.corrupt, row),
+                "right": self.right.lists()[i], "wrong": self.wrong.lists()[i] or None,
+            }
+            for i, row in enumerate(self.first_rows[:5].tolist())
+        ]  # fmt: skip
+        told = ("split", "corruption", "seed", "source", "part")
+        facts: dict[str, object] = {
+            "prompts": self.n, "labels": ", ".join(self.clean.labels) or None,
+            "lengths": "equal, pair by pair" if self.aligned else "unequal: patch by label",
+            **{k: self.meta[k] for k in told if self.meta.get(k) is not None},
+        }  # fmt: skip
+        about = f"The first {len(rows)} of {self.n} pairs; answers are token ids."
+        return card(f"Task {self.name}", facts, rows, about=about)
+
+
+def _words(prompts: Prompts, row: int) -> str:
+    """A prompt as text, or its token ids."""
+    if prompts.text is not None:
+        return prompts.text[row]
+    return " ".join(map(str, prompts.tokens[row][prompts.mask[row]].tolist()))
