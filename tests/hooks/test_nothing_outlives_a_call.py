@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
@@ -9,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from interp.hooks.edits import add, function, zero
+from interp.hooks.edits import add, function, scale, zero
 from interp.models.model import Model
 from interp.registry import UserError
 from tests.tiny import FURTHER, KINDS, tiny
@@ -120,23 +121,40 @@ def test_gradients_do_not_need_trainable_parameters() -> None:
 
 def leaves(model: Model) -> dict[str, nn.Module]:
     called = {id(m) for m in model.net.called()}
-    return {name: m for name, m in model.module.named_modules() if id(m) in called}
+    # a list of modules is not called itself
+    return {n: m for n, m in model.module.named_modules() if id(m) in called and not isinstance(m, nn.ModuleList)}
+
+
+def times(count: Counter[str], n: int) -> dict[str, int]:
+    return {name: n * calls for name, calls in count.items()}
+
+
+def counted(model: Model) -> Counter[str]:
+    """Calls of each leaf module from now on, by name."""
+    count: Counter[str] = Counter()
+    for name, module in leaves(model).items():
+        module.register_forward_hook(lambda m, i, o, n=name: count.update([n]))
+    return count
 
 
 @pytest.mark.parametrize("kind", [*KINDS, *FURTHER])
 def test_hooks_on_leaf_modules_fire_once_per_real_forward(kind: str) -> None:
+    """As often as the checkpoint's own forward calls them: Gemma 3's rotary module once for each kind of layer."""
     model = tiny(kind)
-    count: dict[str, int] = {}
-    for name, module in leaves(model).items():
-        if isinstance(module, nn.Module) and not list(module.children()):
-            module.register_forward_hook(lambda m, i, o, n=name: count.__setitem__(n, count.get(n, 0) + 1))
-    assert len(leaves(model)) > 5
+    count = counted(model)
+    model.run(TOKENS, plain_module=True)
+    own = Counter(count)
+    several = {name for name in own if "rotary" in name or "experts" in name}
+    assert len(own) > 5
+    assert {calls for name, calls in own.items() if name not in several} == {1}
+    assert set(own) == set(leaves(model))
     model.run(TOKENS)
-    assert set(count) == set(leaves(model))
+    assert count == times(own, 2)
     model.run(TOKENS, edits=[zero("L0.z")], capture="pattern")
-    assert set(count.values()) == {2}, count
-    model.means(TOKENS, ["z"], batch_size=1)
-    assert set(count.values()) == {4}, count
+    assert count == times(own, 3)
+    if not model.geometry.experts:  # how many experts a batch calls for depends on the batch
+        model.means(TOKENS, ["z"], batch_size=1)
+        assert count == times(own, 5)
 
 
 def test_hooks_on_leaf_modules_still_fire_once_when_every_site_is_captured() -> None:
@@ -146,6 +164,37 @@ def test_hooks_on_leaf_modules_still_fire_once_when_every_site_is_captured() -> 
         module.register_forward_hook(lambda m, i, o, n=name: count.__setitem__(n, count.get(n, 0) + 1))
     model.run(TOKENS, capture=list(model.sites()))
     assert set(count.values()) == {1}, {k: v for k, v in count.items() if v != 1}
+
+
+@pytest.mark.parametrize("kind", [*KINDS, *FURTHER])
+def test_counting_hooks_fire_once_though_inputs_of_heads_are_edited(kind: str) -> None:
+    """What an edit at a head's input changes is learned past the user's hooks; gradients there count alike."""
+    model = tiny(kind)
+    sites = [s for s in ("q_input", "k_input", "v_input", "mlp_in") if s in model.sites()]
+    edits = [scale(f"L1.{site}", 0.5) for site in sites]
+    plain = model.run(TOKENS, edits=edits).logits
+    count = counted(model)
+    assert torch.equal(model.run(TOKENS, edits=edits).logits, plain)
+    once = Counter(count)
+    assert {calls for name, calls in once.items() if "rotary" not in name and "experts" not in name} == {1}
+    count.clear()
+    model.run(TOKENS, grads=sites, metric=total)
+    assert {n for n, c in count.items() if "experts" not in n and c != once[n]} == set()
+
+
+@pytest.mark.parametrize("where", ["ln_1", "attn.c_attn", "ln_2"])
+def test_a_hook_that_changes_outputs_changes_an_edit_at_an_input_alike(where: str) -> None:
+    """With the residual zeroed at an input, what is read is what the leaf modules, hooks and all, give for zeros."""
+    model = tiny("gpt2")
+    block: Any = model.module.transformer.h[1]  # type: ignore[union-attr,index]
+    block.get_submodule(where).register_forward_hook(lambda m, i, o: o * 0.5)
+    run = model.run(TOKENS, edits=[zero("L1.q_input"), zero("L1.mlp_in")], capture=["L1.q", "L1.ln2"])
+    nothing = torch.zeros(1, 1, 32)
+    with torch.no_grad():
+        q = block.attn.c_attn(block.ln_1(nothing))[..., :32].view(1, 1, 4, 8)
+        ln2 = block.ln_2(nothing)
+    torch.testing.assert_close(run["L1.q"], q.expand_as(run["L1.q"]), rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(run["L1.ln2"], ln2.expand_as(run["L1.ln2"]), rtol=1e-5, atol=1e-5)
 
 
 def test_a_users_hook_on_a_leaf_module_changes_the_run() -> None:

@@ -35,7 +35,7 @@ def poison(value: float) -> Any:
 @pytest.mark.parametrize(
     ("kind", "value"),
     [
-        ("gpt2", math.nan),
+        pytest.param("gpt2", math.nan, marks=pytest.mark.slow),
         ("native:attn_only", math.inf),
         pytest.param("llama", math.nan, marks=pytest.mark.slow),
         pytest.param("gemma2", math.nan, marks=pytest.mark.slow),
@@ -53,7 +53,8 @@ def test_injected_at_any_site_found_there_forward(kind: str, value: float) -> No
         assert found.kind == ("nan" if math.isnan(value) else "inf")
 
 
-@pytest.mark.parametrize("kind", ["native:pre", pytest.param("llama", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["native:pre", "llama"])
 def test_injected_at_any_site_found_there_backward(kind: str) -> None:
     """A gradient that turns NaN at a site: the forward pass is finite, and that site comes first in backward order."""
     model = tiny(kind)
