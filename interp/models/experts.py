@@ -35,12 +35,12 @@ class Routed:
     ) -> Float[Tensor, "batch pos d_model"]:
         """What all experts together write, through the site `router`."""
         flat = x.reshape(-1, x.shape[-1])
-        shared = None if self.shared is None else self.shared(flat)
+        aside = None if self.shared is None or self.shared_gate is None else self.shared(flat)
         logits = tap("router", layer, self.router(flat)[0].view(*x.shape[:-1], -1))
         weight, index = chosen(logits.reshape(len(flat), -1), self.routing)
         out = self.experts(flat, index, weight)
-        if self.shared_gate is not None:
-            out = out + torch.sigmoid(self.shared_gate(flat)) * shared
+        if aside is not None and self.shared_gate is not None:
+            out = out + torch.sigmoid(self.shared_gate(flat)) * aside
         return out.view_as(x)  # type: ignore[no-any-return]
 
     def parts(self) -> list[nn.Module]:

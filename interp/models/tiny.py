@@ -165,7 +165,8 @@ def save(kind: str, folder: Path, seed: int = 0, **over: Any) -> Path:
 
 def resized(kind: str, *, layers: int | None = None, heads: int | None = None) -> dict[str, Any]:
     """Fields that change a kind's number of layers or heads (one head: one kv head, one kind of layer)."""
-    fields, over = KINDS[kind][1], {}
+    fields = KINDS[kind][1]
+    over: dict[str, Any] = {}
     if layers is not None:
         over[next(f for f in LAYER_FIELDS if f in fields)] = layers
         if "layer_types" in fields:

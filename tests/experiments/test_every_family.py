@@ -1,6 +1,6 @@
 """Every experiment's smoke preset on every kind of checkpoint: a table, or one clear line why there is none.
 
-In CI one experiment of each room; the rest in the long tier.
+In CI one experiment of each room; the rest of those that take any checkpoint in the long tier.
 """
 
 from __future__ import annotations
@@ -28,9 +28,10 @@ ROOMS: dict[str, dict[str, Any]] = {
 REST: dict[str, dict[str, Any]] = {
     "ablation": TASK,
     "attribution_agreement": TASK,
+    "circuit_evaluation": TASK,
     "direct_logit_attribution": {**TASK, "granularity": "heads"},
     "head_behaviour": TASK,
-    "head_census": {},
+    "head_census": {"task": None, "periods": (5,)},
     "logit_lens": TASK,
     "path_patching": TASK,
 }

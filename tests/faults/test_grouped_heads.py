@@ -7,14 +7,17 @@ import torch
 
 from interp.hooks.edits import patch
 from interp.registry import UserError
-from tests.tiny import tiny
+from tests.tiny import HF_KINDS, tiny
 
 CLEAN, CORRUPT = [[1, 2, 3, 4, 5, 6]], [[7, 8, 9, 10, 11, 12]]
+GROUPED = [kind for kind in HF_KINDS if tiny(kind).geometry.kv_heads == 2]
+"""Four heads on two kv heads."""
 
 
 @pytest.mark.parametrize("site", ["k", "v", "k_rot", "k_input", "v_input"])
-def test_kv_heads_patch_one_by_one_and_together(site: str) -> None:
-    model = tiny("llama")
+@pytest.mark.parametrize("kind", GROUPED)
+def test_kv_heads_patch_one_by_one_and_together(kind: str, site: str) -> None:
+    model = tiny(kind)
     address = f"L1.{site}"
     donor = model.run(CORRUPT, capture=[site])
     assert donor[address].shape[2] == 2
@@ -37,8 +40,9 @@ def test_kv_heads_patch_one_by_one_and_together(site: str) -> None:
         model.run(CLEAN, edits=[patch(address, donor, head=0)])
 
 
-def test_a_kv_head_serves_its_own_group_only() -> None:
-    model = tiny("llama")
+@pytest.mark.parametrize("kind", GROUPED)
+def test_a_kv_head_serves_its_own_group_only(kind: str) -> None:
+    model = tiny(kind)
     donor = model.run(CORRUPT, capture="L0.v")
     base = model.run(CLEAN, capture="L0.z")["L0.z"]
     run = model.run(CLEAN, edits=[patch("L0.v", donor, kv_head=1)], capture="L0.z")["L0.z"]

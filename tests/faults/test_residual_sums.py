@@ -109,17 +109,23 @@ def test_the_soft_cap_lies_between_its_two_sites() -> None:
     assert float((run["logits"] - run["logits_pre_cap"]).abs().max()) > 1e-3
 
 
+def written(model: Model) -> str:
+    """Where the heads' sum stands: before the post-norm, where there is one."""
+    return "L1.attn_out_pre" if model.geometry.post_norm else "L1.attn_out"
+
+
 def heads_and_bias(model: Model) -> tuple[torch.Tensor, torch.Tensor]:
-    run = model.run(TOKENS, capture=["L1.head_out", "L1.attn_out"])
-    return run["L1.head_out"].sum(2), run["L1.attn_out"]
+    run = model.run(TOKENS, capture=["L1.head_out", written(model)])
+    return run["L1.head_out"].sum(2), run[written(model)]
 
 
-def test_heads_and_bias_make_attention() -> None:
-    model = tiny("gpt2")
+@pytest.mark.parametrize("kind", HF_KINDS)
+def test_heads_and_bias_make_attention(kind: str) -> None:
+    model = tiny(kind)
     w = model.weights(1)
     total, out = heads_and_bias(model)
     assert torch.allclose(total + w.b_O, out, atol=1e-5)
-    assert float(w.b_O.abs().max()) > 0.05
+    assert float(w.b_O.abs().max()) > 0.05 or getattr(model.net.layers[1].out, "bias", None) is None
 
 
 def test_a_shift_of_the_value_bias_moves_the_sum_once() -> None:
@@ -133,13 +139,15 @@ def test_a_shift_of_the_value_bias_moves_the_sum_once() -> None:
     assert torch.allclose(after - before, moved.expand_as(after), atol=1e-5)  # rows of the pattern sum to 1
 
 
-def test_zeroed_heads_leave_the_bias() -> None:
-    model = tiny("gpt2")
-    run = model.run(TOKENS, edits=[zero("L1.z")], capture="L1.attn_out")
+@pytest.mark.parametrize("kind", HF_KINDS)
+def test_zeroed_heads_leave_the_bias(kind: str) -> None:
+    model = tiny(kind)
+    out = written(model)
+    run = model.run(TOKENS, edits=[zero("L1.z")], capture=out)
     bias = model.weights(1).b_O
-    assert torch.allclose(run["L1.attn_out"], bias.expand_as(run["L1.attn_out"]), atol=1e-6)
-    by_head = model.run(TOKENS, edits=[zero("L1.head_out")], capture="L1.attn_out")
-    assert torch.allclose(by_head["L1.attn_out"], run["L1.attn_out"], atol=1e-5)
+    assert torch.allclose(run[out], bias.expand_as(run[out]), atol=1e-6)
+    by_head = model.run(TOKENS, edits=[zero("L1.head_out")], capture=out)
+    assert torch.allclose(by_head[out], run[out], atol=1e-5)
 
 
 @pytest.mark.parametrize("kind", SEQUENTIAL)

@@ -23,7 +23,10 @@ def rope(kind: str, **more: Any) -> dict[str, Any]:
 
 
 LLAMA3 = rope("llama3", factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0, original_max_position_embeddings=8)
-LONG = rope("longrope", short_factor=[1.3] * 4, long_factor=[4.0] * 4, original_max_position_embeddings=12)
+LONG = {
+    **rope("longrope", short_factor=[1.3] * 4, long_factor=[4.0] * 4, original_max_position_embeddings=12),
+    "original_max_position_embeddings": 12,
+}
 DYNAMIC = rope("dynamic", factor=4.0, original_max_position_embeddings=12)
 BY_LAYER = {
     "rope_parameters": {
@@ -125,7 +128,6 @@ def test_the_smallest_sizes(kind: str) -> None:
     [
         ("falcon", {"alibi": True}, "adds the position bias twice"),
         ("bloom", {"apply_residual_connection_post_layernorm": True}, "starts at the norms' outputs"),
-        ("gptj", {"rotary_dim": None}, "wider than a head"),
         ("gemma3", {"use_bidirectional_attention": True}, "is not causal"),
         ("qwen2_moe", {"mlp_only_layers": [0]}, "some of its layers have plain MLPs"),
         ("qwen3_moe", {"decoder_sparse_step": 2}, "some of its layers have plain MLPs"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from tiny import tiny
+from tiny import HF_KINDS, tiny
 
 from interp.models.weights import embedding, unembedding
 from interp.registry import UserError
@@ -30,7 +30,11 @@ def test_grouped_queries_without_and_with_the_gain() -> None:
             torch.testing.assert_close(folded_ov[layer, h].dense(), g @ v @ o)
 
 
-@pytest.mark.parametrize("kind", ["gpt2", "neox", "llama", "native:rotary", "native:attn_only"])
+# where queries and keys are normed or scores capped, they are no bilinear form
+BILINEAR = [k for k in HF_KINDS if not tiny(k).geometry.qk_norm and k != "gemma2"]
+
+
+@pytest.mark.parametrize("kind", [*BILINEAR, "native:rotary", "native:attn_only"])
 @pytest.mark.parametrize("delta", [0, 3])
 def test_the_bilinear_form_gives_the_scores(kind: str, delta: int) -> None:
     """Scores captured at (i, i − Δ), with the biases off, are scale · x_i W_QK x_jᵀ for the normed residual x."""
@@ -52,6 +56,8 @@ def test_the_bilinear_form_gives_the_scores(kind: str, delta: int) -> None:
         for i in range(delta, 7):
             for head in range(4):
                 predicted = scale * (x[:, i] @ circuits[layer, head].dense() * x[:, i - delta]).sum(-1)
+                if model.family.alibi:
+                    predicted = predicted + 2.0 ** (-2 * (head + 1)) * (i - delta)
                 torch.testing.assert_close(
                     predicted, run[f"L{layer}.scores"][:, head, i, i - delta], rtol=1e-4, atol=1e-4
                 )

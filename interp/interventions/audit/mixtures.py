@@ -27,11 +27,12 @@ def mixture(
         share = share / share.sum(-1, keepdim=True)
     gate_up, down = (getattr(routed.experts, name).detach().double() for name in ("gate_up_proj", "down_proj"))
     gate, up = einsum(x, gate_up, "b p d, expert two_m d -> b p expert two_m").chunk(2, -1)
-    each = einsum(_act(routed.experts)(gate) * up, down, "b p expert m, expert d m -> b p expert d")
-    out = einsum(share, each, "b p expert, b p expert d -> b p d")
+    each: Tensor = einsum(_act(routed.experts)(gate) * up, down, "b p expert m, expert d m -> b p expert d")
+    out: Tensor = einsum(share, each, "b p expert, b p expert d -> b p d")
     if routed.shared is None or routed.shared_gate is None:
         return out
-    return out + torch.sigmoid(_through(routed.shared_gate, x)) * _gated(routed.shared, x)
+    aside: Tensor = torch.sigmoid(_through(routed.shared_gate, x)) * _gated(routed.shared, x)
+    return out + aside
 
 
 def _gated(mlp: nn.Module, x: Tensor) -> Tensor:

@@ -90,7 +90,6 @@ register_family(
         scores_fp32=True,
         geometry=lambda config: decoder(config, d_mlp=config.n_inner or 4 * config.n_embd, n_ctx=config.n_positions,
                                         rotary=True, parallel=True),
-        refuse=lambda config: None if config.rotary_dim else "without rotary_dim, its angles are wider than a head",
     )
 )  # fmt: skip
 

@@ -23,7 +23,7 @@ LLAMA: dict[str, Any] = {
     "mlp_out": "mlp.down_proj",
     "exact": True,
 }
-QK_NORMS = {"q_norm": "self_attn.q_norm", "k_norm": "self_attn.k_norm"}
+QK_NORMS: dict[str, Any] = {"q_norm": "self_attn.q_norm", "k_norm": "self_attn.k_norm"}
 
 
 def gated(config: Config, **more: Any) -> dict[str, Any]:
