@@ -10,7 +10,7 @@ JOBS ?= 2
 BIN := $(VENV)/bin
 
 # what the tests need beside Python packages; installed by `make ci-system` only
-SYSTEM_PACKAGES :=
+SYSTEM_PACKAGES := slurm-wlm munge chromium
 SUDO := $(shell [ "$$(id -u)" = 0 ] || echo sudo)
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
@@ -18,12 +18,14 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -ra -n $(JOBS) --dist worksteal --durations=10
 
 .DEFAULT_GOAL := help
-.PHONY: help demo install install-dev test checks test-fast test-long format lock ci-system
+.PHONY: help demo install install-dev test checks test-fast test-long readme-walk notebooks docs format lock ci-system
 
 help:
 	@echo "make demo       install, then patch every head of the embedded model and print the table"
 	@echo "make test       install, then format, lint, types, import contract, doctests and tests"
 	@echo "make test-fast  the tests that take seconds;  make test-long  those that take minutes"
+	@echo "make readme-walk  follow the README in an environment made from nothing (part of test-long)"
+	@echo "make notebooks  run the notebooks' scripts and write what they put out;  make docs  API pages in build/docs"
 	@echo "make format     rewrite the sources;  make lock  renew constraints.txt"
 	@echo "make ci-system  install the system packages that tests need (apt)"
 
@@ -75,6 +77,21 @@ test-fast: $(VENV)/.stamp-dev
 
 test-long: $(VENV)/.stamp-dev
 	$(PYTEST) tests -m long
+
+# every command and block of the README, in an environment made from nothing
+readme-walk: $(VENV)/.stamp-dev
+	rm -rf build/readme-walk
+	$(BIN)/python -m tests.long.readme_walk build/readme-walk $(PYTHON)
+
+# each notebook is a script with what it put out; the picture of the README is drawn from the same
+notebooks: $(VENV)/.stamp-dev
+	OMP_NUM_THREADS=1 $(BIN)/python -m experiments.notebooks
+	OMP_NUM_THREADS=1 $(BIN)/python -m experiments.notebooks._picture
+
+# a page for every module, from docstrings; nothing is fetched
+docs: $(VENV)/.stamp-dev
+	rm -rf build/docs
+	$(BIN)/pdoc --no-show-source -o build/docs interp experiments '!experiments.notebooks' '!interp.__main__' '!experiments.*.__main__'
 
 format: $(VENV)/.stamp-dev
 	$(BIN)/ruff check --fix .

@@ -12,6 +12,7 @@ import secrets
 import shutil
 import signal
 import socket
+import stat
 import subprocess
 import tempfile
 import time
@@ -20,6 +21,8 @@ from pathlib import Path
 from interp.sweep.claims import started_at
 
 PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "squeue", "scontrol")
+_DEVICE = stat.S_IFCHR | 0o666
+_PATIENCE = 60.0
 _DAEMONS = "/usr/local/sbin:/usr/sbin:/sbin"
 
 _CONF = """
@@ -74,6 +77,11 @@ def missing() -> str | None:
         return f"Slurm is not installed ({', '.join(absent)}): apt-get install slurm-wlm munge"
     if os.geteuid() != 0:
         return "a cluster of its own is started as root only"
+    with tempfile.TemporaryDirectory() as folder:
+        try:
+            os.mknod(Path(folder) / "gpu", _DEVICE, os.makedev(1, 3))
+        except OSError as e:
+            return f"fake GPUs need character devices, which cannot be made here: {e.strerror}"
     try:
         import submitit  # noqa: F401
     except ImportError:
@@ -152,7 +160,7 @@ class Cluster:
     def _gres(self) -> str:
         """GPUs need real character devices: copies of /dev/null do."""
         for i in range(self.gpus):
-            os.mknod(self.root / "dev" / f"gpu{i}", 0o666 | 0o020000, os.makedev(1, 3))
+            os.mknod(self.root / "dev" / f"gpu{i}", _DEVICE, os.makedev(1, 3))
         files = f"{self.root}/dev/gpu[0-{self.gpus - 1}]" if self.gpus > 1 else f"{self.root}/dev/gpu0"
         return "".join(f"NodeName={n} Name=gpu File={files}\n" for n in self.names) if self.gpus else ""
 
@@ -171,13 +179,20 @@ class Cluster:
         assert path is not None
         done = subprocess.run([path, *words], capture_output=True, text=True, env={**os.environ, **env}, check=False)
         file = self.root / pid_file
-        for _ in range(100):
-            if done.returncode == 0 and file.exists() and file.read_text().strip():
+        end = time.monotonic() + _PATIENCE
+        while done.returncode == 0 and time.monotonic() < end:
+            if file.exists() and file.read_text().strip():
                 pid = int(file.read_text())
                 self._pids[what] = pid, started_at(pid)
                 return
-            time.sleep(0.1)
-        raise RuntimeError(f"{program} did not start: {done.stdout}{done.stderr}")
+            time.sleep(0.05)
+        raise RuntimeError(f"{program} did not start: {done.stdout}{done.stderr}{self._log(what)}")
+
+    def _log(self, what: str) -> str:
+        try:
+            return (self.root / f"{what}.log").read_text(errors="replace")[-2000:]
+        except OSError:
+            return ""
 
     def start_node(self, name: str) -> None:
         # the variables name the node to every process that the daemon starts
@@ -185,11 +200,13 @@ class Cluster:
         self._daemon(f"slurmd.{name}", f"slurmd.{name}.pid", "slurmd", "-N", name, SLURMD_NODENAME=name)
 
     def _idle(self, count: int) -> None:
-        for _ in range(150):
+        end = time.monotonic() + _PATIENCE
+        while time.monotonic() < end:
             if len(self.ask("sinfo", "-h", "-p", "debug", "-N", "-t", "idle,alloc,mix", "-o", "%N").split()) == count:
                 return
             time.sleep(0.1)
-        raise RuntimeError(f"nodes do not come up: {self.ask('sinfo', '-N', '-o', '%N %T %E')}")
+        told = self.ask("sinfo", "-N", "-o", "%N %T %E") + self._log("slurmctld")
+        raise RuntimeError(f"nodes do not come up: {told}")
 
     def _jobs_end(self) -> None:
         if "slurmctld" in self._pids:

@@ -10,13 +10,12 @@ import os
 import shutil
 import signal
 import subprocess
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from experiments.faults.scene import Scene, Seen, end, kill, reference
+from experiments.faults.scene import Scene, Seen, end, kill, reference, wait_for
 
 ALL = "every cell published once, tables as undisturbed"
 
@@ -108,7 +107,7 @@ def submitter_killed(folder: Path) -> Seen:
     process.wait()
     # the worker that was left behind still has cell 0 in hand while the resume begins
     again = scene.start()
-    time.sleep(1)
+    wait_for(lambda: scene.done() == scene.cells - 1, "the other cells")
     hold.unlink()
     text = end(again)
     check(again.returncode == 0, text)
@@ -263,8 +262,9 @@ def clock_jumps(folder: Path) -> Seen:
     for i, path in enumerate(sorted(p for p in scene.out.rglob("*") if p.is_file())):
         stamp = 4_102_444_800 if i % 2 else 0
         os.utime(path, (stamp, stamp))
+    before = scene.at_work()
     second = scene.start()
-    time.sleep(1)
+    wait_for(lambda: len(scene.at_work() - before) >= 2, "the second run's workers")
     hold.unlink()
     told = [end(p) for p in (process, second)]
     check(process.returncode == 0 and second.returncode == 0, "\n".join(told))

@@ -122,6 +122,18 @@ class Scene:
         path = self.faults / f"held-{seed}"
         return int(wait_for(lambda: path.exists() and path.read_text(encoding="ascii").strip(), f"cell {seed} in hand"))
 
+    def begun(self, runs: int) -> None:
+        """Wait until so many `sweep run`s have planned and begun."""
+        wait_for(lambda: len(list(self.state.at("runs").glob("*.json"))) >= runs, f"the beginning of {runs} runs")
+
+    def done(self) -> int:
+        """Cells that are published at the moment."""
+        return len(list(self.out.glob("probe/-*/run.json")))
+
+    def at_work(self) -> set[str]:
+        """Workers that say that they live."""
+        return {path.name for path in self.out.glob(".claims/beats/*.json")}
+
     # --- commands ------------------------------------------------------------------------------------------
 
     def command(self, *words: str) -> list[str]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import atexit
+import gc
 import sys
 import traceback
 from collections.abc import Callable, Sequence
@@ -21,6 +23,8 @@ results = typer.Typer(help="Finished cells: list, show, compare, export.", no_ar
 app.add_typer(results, name="results")
 app.add_typer(sweep, name="sweep")
 
+LONGEST = 1800
+"""Letters of an error message."""
 INTERRUPTED = "interrupted; rows computed so far are kept, the same command resumes"
 
 Model = Annotated[str | None, typer.Option(help="Embedded name, local folder or hub name.")]
@@ -197,6 +201,9 @@ def _invoke(application: typer.Typer, words: Sequence[str], program: str) -> int
 def _guarded(invoke: Callable[[list[str]], int], argv: Sequence[str] | None) -> int:
     """Turn what went wrong into a line on standard error and an exit code."""
     words = list(sys.argv[1:] if argv is None else argv)
+    # at the end of the process nothing is searched for cycles: with a model in memory that takes most of a second
+    atexit.unregister(gc.freeze)
+    atexit.register(gc.freeze)
     # typer may carry its own copy of click; the common base of usage errors is found through its own
     usage = next(c for c in typer.BadParameter.__mro__ if c.__name__ == "ClickException")
     try:
@@ -216,14 +223,24 @@ def _guarded(invoke: Callable[[list[str]], int], argv: Sequence[str] | None) -> 
             typer.echo(e.format_message(), err=True)  # type: ignore[attr-defined]
             return 2
         if isinstance(e, usage):
-            return _say(e.format_message(), 2)  # type: ignore[attr-defined]
+            return _say(_usage(e.format_message(), words), 2)  # type: ignore[attr-defined]
         traceback.print_exc()
         return _say(f"the run failed: {type(e).__name__}: {e}", 1)
     # typer turns Ctrl-C into an exit of its own with this code
     return _say(INTERRUPTED, code) if code == 130 else code
 
 
+def _usage(message: str, words: Sequence[str]) -> str:
+    """What click says of wrong usage, with the way to give a setting where that may have been meant."""
+    meant = message.startswith(("No such option", "Got unexpected extra argument"))
+    if meant and words[:1] != ["list"]:
+        return f"{message}; settings of an experiment are given by --set KEY=VALUE, such as --set sites=z"
+    return message + " `interp --help` lists them." if message.startswith("No such command") else message
+
+
 def _say(message: str, code: int) -> int:
     line = " ".join(message.split())
+    if len(line) > LONGEST:  # a name of thousands of letters, given in error
+        line = f"{line[: LONGEST // 2]} … {line[-LONGEST // 2 :]}"
     typer.echo(f"error: {line}" if code != 130 else line, err=True)
     return code

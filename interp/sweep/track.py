@@ -55,7 +55,7 @@ def _wandb(sweep: str) -> Callable[[str, dict[str, Any], dict[str, float]], None
     import wandb  # type: ignore[import-not-found]
 
     def send(name: str, config: dict[str, Any], values: dict[str, float]) -> None:
-        run = wandb.init(project=sweep, name=name, config=config, reinit=True)
+        run = wandb.init(project=sweep, name=name, config=config, reinit="finish_previous")
         run.log(values)
         run.finish()
 

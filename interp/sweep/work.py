@@ -55,7 +55,9 @@ class Work:
     def __init__(
         self, state: State, owner: Owner, claims: Claims, *, threads: int | None = None, retries: int = 2,
         track: Callable[[Mapping[str, Any], Path], None] | None = None, keep_output: bool = True,
+        own_process: bool = False,
     ) -> None:  # fmt: skip
+        """`own_process`: this process is the worker's alone, and its environment says how many threads to use."""
         from interp.cells import Loaders
 
         self.state = state
@@ -65,6 +67,7 @@ class Work:
         self.retries = retries
         self.track = track
         self.keep_output = keep_output
+        self.own_process = own_process
         self._map: Any = None
         self._loaders = Loaders(load_model=self._load)
 
@@ -122,7 +125,7 @@ class Work:
         while True:
             try:
                 made = run_cell(
-                    experiment, config, out=self.state.out, device=resources.where, threads=self.threads, pack=pack,
+                    experiment, config, out=self.state.out, device=resources.where, threads=self._threads(), pack=pack,
                     loaders=self._loaders, command=f"interp sweep: {self.state.name}",
                 )  # fmt: skip
             except Exception as e:
@@ -136,6 +139,10 @@ class Work:
                     self.track(cell, made.path)
                 return "reused" if made.reused else "done"
             _free_memory()
+
+    def _threads(self) -> int | None:
+        """Threads that PyTorch is told; where it is not loaded, a cell that does without need not load it."""
+        return self.threads if not self.own_process or "torch" in sys.modules else None
 
     def _load(self, name: str, *, device: str, dtype: str, **options: Any) -> Any:
         """`load_model`, or one model over several GPUs where the resources or the cell ask for it."""
@@ -214,6 +221,11 @@ class Work:
 
 class WorkerDiedError(RuntimeError):
     """The process that computed a cell died, again and again."""
+
+
+def thread_variables(threads: int) -> dict[str, str]:
+    """What tells libraries that are not loaded yet how many threads to use."""
+    return {f"{name}_NUM_THREADS": str(threads) for name in ("OMP", "MKL", "OPENBLAS")}
 
 
 def out_of_memory(error: BaseException) -> bool:

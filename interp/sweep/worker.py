@@ -11,6 +11,8 @@ Exit codes: 0 all done, 1 some failed, 75 stopped, 74 the disk is full or cannot
 from __future__ import annotations
 
 import argparse
+import atexit
+import gc
 import json
 import os
 import signal
@@ -23,7 +25,7 @@ from typing import Any, TextIO
 from interp.sweep.claims import Claims, Heart, Owner
 from interp.sweep.spec import Resources
 from interp.sweep.state import State, read_lines
-from interp.sweep.work import Event, Stopped, Work
+from interp.sweep.work import Event, Stopped, Work, thread_variables
 
 DONE, SOME_FAILED, BLOCKED, STOPPED = 0, 1, 74, 75
 WAIT = 1.0
@@ -43,6 +45,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     source.add_argument("--group", type=Path)
     given = words.parse_args(argv)
     _stop_on_signals()
+    # a worker that is told to stop does not search for cycles first
+    atexit.register(gc.freeze)
+    if given.threads is not None:
+        os.environ.update(thread_variables(given.threads))
     if given.ahead:
         _import_ahead()
     # events have a way out of their own: whatever cells print must not get between them
@@ -56,7 +62,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
             work = Work(
                 state, owner, Claims(state.out, owner, job_runs), threads=given.threads, retries=given.retries,
-                track=tracker(given.track, state.name),
+                track=tracker(given.track, state.name), own_process=True,
             )  # fmt: skip
             return _feed(work, events) if given.feed else _group(work, given.group, events)
     except Stopped:

@@ -15,7 +15,7 @@ from experiments.faults.local_faults import LOCAL, Unfit
 QUICK = ("worker killed", "submitter and workers killed", "Ctrl-C", "two submitters", "disk full")
 
 
-@pytest.mark.long
+@pytest.mark.slow
 @pytest.mark.parametrize("name", QUICK)
 def test_quick_fault(name: str, tmp_path: Path) -> None:
     _whole(name, tmp_path)

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from interp.sweep.backends import job as room
 from interp.sweep.backends.job import DEATHS, ShellJob
 from interp.sweep.backends.local import gpus
-from interp.sweep.backends.queue import JobRecord, cancel_jobs, job_records, job_states, live
+from interp.sweep.backends.queue import JobRecord, cancel_jobs, job_records, job_runs, job_states, live
 from interp.sweep.backends.slurm import _parameters
 from interp.sweep.claims import started_at
 from interp.sweep.spec import Resources
@@ -37,24 +40,34 @@ def test_a_worker_that_is_killed_is_started_again(tmp_path: Path) -> None:
 
 
 def test_checkpoint_stops_the_worker_and_asks_for_the_same_command(tmp_path: Path) -> None:
+    """As submitit does it: in a signal handler, in the thread that waits for the worker."""
     job = ShellJob(["sh", "-c", f"trap 'touch {tmp_path}/told; exit 75' TERM; touch {tmp_path}/up; sleep 60 & wait"])
-    failed: list[BaseException] = []
+    again: list[Any] = []
+    took: list[float] = []
 
-    def call() -> None:
-        try:
-            job()
-        except RuntimeError as e:
-            failed.append(e)
+    def announced(number: int, frame: object) -> None:
+        started = time.monotonic()
+        again.append(job.checkpoint())
+        took.append(time.monotonic() - started)
 
-    thread = threading.Thread(target=call)
+    def announce() -> None:
+        while not (tmp_path / "up").exists():
+            time.sleep(0.01)
+        os.kill(os.getpid(), signal.SIGUSR2)
+
+    before = signal.signal(signal.SIGUSR2, announced)
+    thread = threading.Thread(target=announce)
     thread.start()
-    while not (tmp_path / "up").exists() or job._worker is None:
-        time.sleep(0.01)
-    again = job.checkpoint()
-    thread.join(10)
+    try:
+        with pytest.raises(RuntimeError, match="the worker ended with code 75"):
+            job()
+    finally:
+        thread.join()
+        signal.signal(signal.SIGUSR2, before)
     assert (tmp_path / "told").exists()
-    assert str(failed[0]) == "the worker ended with code 75"
-    assert again.function.command == job.command
+    assert again[0].function.command == job.command
+    # the worker's end is seen, not the end of its time of grace
+    assert took[0] < room.GRACE / 2
 
 
 def test_a_worker_that_the_cluster_stops_awaits_the_job_s_end(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -62,7 +75,7 @@ def test_a_worker_that_the_cluster_stops_awaits_the_job_s_end(monkeypatch: pytes
     monkeypatch.setattr(room.time, "sleep", slept.append)
     with pytest.raises(RuntimeError, match="code 75"):
         ShellJob(["sh", "-c", "exit 75"])()
-    assert slept == [room.END]
+    assert [s for s in slept if s != room.LOOK] == [room.END]
 
 
 def test_resources_in_submitit_s_words() -> None:
@@ -104,7 +117,9 @@ def test_a_queue_that_cannot_be_asked_says_unknown(monkeypatch: pytest.MonkeyPat
     monkeypatch.setenv("PATH", str(tmp_path))
     states = job_states([JobRecord("1_0", "slurm", "", "", "")])
     assert states == {"1_0": "UNKNOWN"}
+    # no answer is no proof that a job is gone
     assert live("UNKNOWN")
+    assert job_runs("1_0", 0) is None
 
 
 def test_gpus_as_the_environment_says(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,6 +11,8 @@ GRACE = 30.0
 """Seconds a worker has to put its cell in order when the job's end was announced."""
 DEATHS = 3
 """Times a worker that was killed is started again."""
+LOOK = 0.1
+"""Seconds between two looks at a worker."""
 STOPPED = 75
 """A worker's exit code after a signal that asked it to stop."""
 END = 120.0
@@ -32,7 +34,7 @@ class ShellJob:
             self._worker = subprocess.Popen(self.command)
             if self._stopping:
                 self._worker.terminate()
-            code = self._worker.wait()
+            code = self._ended(self._worker)
             if code >= 0 or self._stopping:
                 break
         if code == STOPPED and not self._stopping:
@@ -41,6 +43,13 @@ class ShellJob:
         if code:
             # the worker's own records say more; the cluster should see that something is left
             raise RuntimeError(f"the worker ended with code {code}")
+        return code
+
+    @staticmethod
+    def _ended(worker: subprocess.Popen[bytes]) -> int:
+        """A worker's exit code. Not by `wait`: `checkpoint` interrupts this thread and could not wait within it."""
+        while (code := worker.poll()) is None:
+            time.sleep(LOOK)
         return code
 
     def checkpoint(self) -> Any:

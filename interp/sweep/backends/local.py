@@ -24,7 +24,7 @@ from interp.sweep.backends.base import Job, Report, worker_threads
 from interp.sweep.backends.schedule import Schedule
 from interp.sweep.expand import SweepCell
 from interp.sweep.spec import Resources
-from interp.sweep.work import Event
+from interp.sweep.work import Event, thread_variables
 
 GRACE = 10.0
 """Seconds a worker has to put its cell in order after it was told to stop."""
@@ -222,9 +222,7 @@ class _Pool:
         self.selector.register(process.stdout, selectors.EVENT_READ, worker)  # type: ignore[arg-type]
 
     def _environment(self, number: int) -> dict[str, str]:
-        env = dict(os.environ)
-        for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
-            env[name] = str(self.threads)
+        env = {**os.environ, **thread_variables(self.threads)}
         # tokenizers' own threads would come on top
         env.setdefault("TOKENIZERS_PARALLELISM", "false")
         if self.per_worker:

@@ -30,7 +30,8 @@ from interp.sweep.spec import Resources
 from interp.sweep.state import State, read_json, read_lines, write_atomic, write_json
 from interp.sweep.work import Event
 
-POLL = 3.0
+POLL = (1.0, 15.0)
+"""Seconds between two looks at the queue: a tenth of the time that has passed, within these."""
 WORTH = 300.0
 """Seconds of work that a job should hold: its start costs up to a minute."""
 ARRAY = 1000
@@ -136,6 +137,7 @@ class _Follower:
 
     def follow(self) -> bool:
         """Until no job of this sweep is in the queue; True where there is nothing to submit again."""
+        started = time.monotonic()
         while True:
             # the queue first: what a job published before it left the queue is then seen
             jobs = self.mine()
@@ -144,7 +146,7 @@ class _Follower:
                 return True
             if not jobs:
                 return self._cancelled()
-            time.sleep(POLL)
+            time.sleep(min(POLL[1], max(POLL[0], (time.monotonic() - started) / 10)))
 
     def _cancelled(self) -> bool:
         states = job_states([j for j in job_records(self.state) if j.run == self.job.run])
