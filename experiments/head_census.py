@@ -75,7 +75,7 @@ def _stripes(config: HeadCensus, context: Context, model: Model, names: list[lis
 
     rows: list[dict[str, Any]] = []
     known = config.bos_id is not None or Codec.of(model).bos_id is not None
-    for bos in (False, True):
+    for bos in context.progress((False, True), "stripes"):
         components = "with BOS" if bos else "without BOS"
         if bos and not known:
             rows.append({"metric": "induction", "components": components, "reason": "the model has no BOS token"})

@@ -29,6 +29,7 @@ from interp.results.frames import Table
 from interp.results.origin import Origin
 from interp.results.rowlog import canonical
 from interp.results.store import Cell, cell_path, finished, publish
+from interp.results.writing import check_writable
 
 __all__ = [
     "Cell", "Config", "Context", "EXPERIMENTS", "Experiment", "Loaders", "ModelTaskConfig", "Outcome", "Table",
@@ -73,6 +74,8 @@ def config_error(name: str, config: type[pydantic.BaseModel], e: pydantic.Valida
         return unknown(f"setting of {name}", place, fields)
     given = "" if first["type"] == "missing" else f", got {first['input']!r}"
     message = first["msg"].removeprefix("Value error, ")
+    if first["type"] in ("tuple_type", "list_type"):
+        message = f"a list is expected, such as [{first['input']}]"
     more = f" ({e.error_count() - 1} more wrong)" if e.error_count() > 1 else ""
     near = nearest(place, fields) if place not in fields and "." not in place else []
     hint = f"; did you mean {near[0]}?" if near else ""
@@ -92,7 +95,7 @@ def named_files(config: Config) -> dict[str, str]:
                 look(v)
         elif isinstance(value, Path) or (isinstance(value, str) and 0 < len(value) < 1024 and set("./\\") & set(value)):
             path = Path(value)
-            if "\0" not in str(value) and path.is_file():
+            if os.path.isfile(path):  # unlike Path.is_file, a long sentence is no file to it
                 with path.open("rb") as file:
                     found[str(value)] = hashlib.file_digest(file, "sha256").hexdigest()
 
@@ -128,6 +131,11 @@ def run_cell(
     `dtype` and `plain`, where given, become settings of the config, because they change numbers. Raises
     UserError for bad input, before anything is written; whatever the experiment raises passes through, and
     rows it streamed stay for the next run. `out` defaults to $INTERP_RESULTS, else ./results.
+
+    >>> import tempfile
+    >>> cell = run_cell("ablation", {"model": "toy-ioi", "task": "ioi", "n": 8}, out=tempfile.mkdtemp())
+    >>> len(cell.table())
+    12
     """
     exp = EXPERIMENTS[experiment] if isinstance(experiment, str) else experiment
     cfg = _with_flags(exp, config, {"dtype": dtype, "plain": plain})
@@ -147,6 +155,7 @@ def run_cell(
     with _threads(threads):
         if finished(path) and exp.version is not None:
             return _reuse(Cell(path, reused=True), context)
+        check_writable(folder)
         if exp.version is None:
             context.unregistered(f"experiment {exp.name} has no version")
         try:
@@ -157,7 +166,7 @@ def run_cell(
         experiment=exp.name, version=exp.version, config=cfg.model_dump(mode="json"), hash=digest,
         files=files, seed=getattr(cfg, "seed", None), model=model_name, task=task_name,
         weights=context.weights, tasks=context.tasks,
-        parts=context.parts,
+        parts=context.parts, prompts=context.prompts,
         reproducible=not context.unnamed, unregistered=context.unnamed,
     )  # fmt: skip
     return publish(context.place, _stated(table, exp, cfg), run)
@@ -178,6 +187,8 @@ def _stated(table: Table, exp: Experiment, config: Config) -> Table:
 
 
 def _with_flags(exp: Experiment, config: Config | Mapping[str, Any], flags: Mapping[str, Any]) -> Config:
+    if not isinstance(config, Config | Mapping):
+        raise UserError(f"settings of {exp.name} are a mapping, such as {{'n': 16}}, or its config; got {config!r}")
     values = config.model_dump(mode="python") if isinstance(config, Config) else dict(config)
     for name, value in flags.items():
         if value is not None:
@@ -190,7 +201,7 @@ def _with_flags(exp: Experiment, config: Config | Mapping[str, Any], flags: Mapp
 def out_folder(out: str | Path | None) -> Path:
     """Where results go: `out`, else $INTERP_RESULTS, else ./results. Nothing is created."""
     folder = Path(out or os.environ.get("INTERP_RESULTS") or "results")
-    blocked = next((p for p in (folder, *folder.parents) if p.exists() and not p.is_dir()), None)
+    blocked = next((p for p in (folder, *folder.parents) if os.path.exists(p) and not os.path.isdir(p)), None)
     if blocked:
         raise UserError(f"results cannot go to {folder}: {blocked} is a file, a folder was expected")
     return folder

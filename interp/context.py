@@ -6,8 +6,9 @@ and records their hashes, keeps the row log of a long experiment, and draws its 
 
 from __future__ import annotations
 
+import inspect
 import secrets
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, TypeVar
@@ -16,6 +17,7 @@ import numpy as np
 import pydantic
 
 from interp import stats
+from interp.progress import Bar
 from interp.registry import UserError, unknown
 from interp.results.rowlog import RowLog, canonical
 from interp.results.store import partial_path
@@ -25,7 +27,13 @@ Dtype = Literal["float32", "float64", "bfloat16", "float16"]
 
 
 class Config(pydantic.BaseModel):
-    """Base of every experiment's config: frozen, unknown settings are refused."""
+    """Base of every experiment's config: frozen, unknown settings are refused.
+
+    >>> class Mine(Config):
+    ...     heads: int = 4
+    >>> Mine(heads=2)
+    Mine(heads=2)
+    """
 
     model_config = pydantic.ConfigDict(frozen=True, extra="forbid", protected_namespaces=())
 
@@ -61,6 +69,11 @@ class Loaders:
                 return self.load_model(name, device=device, dtype=dtype, **options)
             from interp.models.load import load_model
 
+            taken = {"name", "device", "dtype"}
+            known = [p for p in inspect.signature(load_model).parameters if p not in taken]
+            strange = [option for option in options if option not in known]
+            if strange:
+                raise unknown("setting of model_options", strange[0], known)
             return load_model(name, device=device, dtype=dtype, **options)
 
         return self._keep("model", canonical([name, device, dtype, options]), make)
@@ -99,8 +112,11 @@ class Context:
     tasks: dict[str, str] = field(default_factory=dict)
     """Hash of every task loaded; the config's by its name, others by name and options."""
     unnamed: list[str] = field(default_factory=list)
+    prompts: list[dict[str, Any]] = field(default_factory=list)
+    """The first prompts of the config's task, as text, for run.json and pages."""
     _rows: RowLog | None = None
     _task: Any = None
+    _bars: list[Bar] = field(default_factory=list)
 
     @property
     def model(self) -> Any:
@@ -117,6 +133,7 @@ class Context:
             name, n, seed = (self._setting(s) for s in ("task", "n", "seed"))
             self._task = self.loaders.task(name, self.model, n, seed, options)
             self.tasks[name] = self._task.hash()
+            self.prompts = _shown(self._task, self.model)
         return self._task
 
     def _setting(self, name: str) -> Any:
@@ -169,7 +186,9 @@ class Context:
         self.place = self.place.with_name(f"{self.place.name.rsplit('-', 1)[0]}-{secrets.token_hex(5)}")
 
     def close(self) -> None:
-        """Push streamed rows to the disk."""
+        """Take progress bars away and push streamed rows to the disk."""
+        while self._bars:
+            self._bars.pop().close()
         if self._rows is not None:
             self._rows.close()
 
@@ -182,14 +201,28 @@ class Context:
         return [{**{k: part["settings"].get(k) for k in kept}, "rows": part["rows"]} for part in self._rows.parts]
 
     def progress(self, items: Iterable[T], about: str, total: int | None = None) -> Iterator[T]:
-        """The items one by one, with a progress bar on standard error where one is wanted."""
+        """The items one by one, with rate and time left on standard error where a bar is wanted."""
         if not self.show:
             yield from items
             return
-        from rich.console import Console
-        from rich.progress import track
+        whole = total if total is not None else len(items) if isinstance(items, Sized) else None
+        bar = self.bar(about, whole)
+        for done, item in enumerate(items):
+            bar(done)
+            yield item
+        bar.close()
 
-        yield from track(items, about, total=total, console=Console(stderr=True), transient=True)
+    def bar(self, about: str, total: int | None = None) -> Bar:
+        """A progress bar with rate and time left; `close` takes it away, however the run ends."""
+        self._bars.append(Bar(about, total))
+        return self._bars[-1]
+
+
+def _shown(task: Any, model: Any) -> list[dict[str, Any]]:
+    from interp.tasks.shown import shown_prompts
+    from interp.tasks.values import Task
+
+    return shown_prompts(task, model) if isinstance(task, Task) else []
 
 
 def identity_of(context: Context, what: str) -> dict[str, str]:

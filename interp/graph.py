@@ -28,7 +28,7 @@ from interp.registry import UserError, unknown
 
 Kind = Literal["input", "head", "mlp", "logits"]
 Part = Literal["q", "k", "v"]
-_NODE = re.compile(r"input|logits|m(?P<mlp>\d+)|a(?P<layer>\d+)\.h(?P<head>\d+)")
+_NODE = re.compile(r"input|logits|m(?P<mlp>[0-9]{1,9})|a(?P<layer>[0-9]{1,9})\.h(?P<head>[0-9]{1,9})")
 _EDGE = re.compile(r"(?P<src>[^<>\s-]+)\s*->\s*(?P<dst>[^<>\s]+?)(?:<(?P<part>[qkv])>)?")
 
 
@@ -76,7 +76,9 @@ class Slot:
             raise UserError(f"not a slot: {name!r}; expected m<layer>, logits or a<layer>.h<head><q|k|v>")
         node = Node.parse(found[1])
         if (node.kind == "head") != (found[2] is not None):
-            raise UserError(f"not a slot: {name!r}; heads read through <q>, <k> or <v>, other nodes have no parts")
+            raise UserError(
+                f"not a slot: {name!r}; heads read through <q>, <k> or <v> (a1.h0<q>), other nodes have no parts"
+            )
         return Slot(node, found[2])  # type: ignore[arg-type]
 
     def __str__(self) -> str:

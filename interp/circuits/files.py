@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -88,7 +89,7 @@ def load_circuit(path: str | Path, geometry: Geometry) -> Circuit:
     path = Path(path)
     if path.suffix not in SUFFIXES:
         raise UserError(f"circuits are read from {' or '.join(SUFFIXES)}, got {path.name!r}")
-    if not path.is_file():
+    if not os.path.isfile(path):
         raise UserError(f"there is no circuit file {path}")
     try:
         if path.suffix == ".json":
@@ -98,7 +99,7 @@ def load_circuit(path: str | Path, geometry: Geometry) -> Circuit:
         return from_networkx(nx.read_graphml(path, force_multigraph=True), geometry, str(path))
     except UserError:
         raise
-    except (OSError, ValueError, SyntaxError) as e:  # broken JSON is a ValueError, broken XML a SyntaxError
+    except Exception as e:  # of the readers' own: JSON too deep, broken XML, GraphML that networkx cannot follow
         raise UserError(f"{path} is no circuit file: {e}") from None
 
 
@@ -109,7 +110,7 @@ def found_on(path: str | Path) -> list[str]:
         return []
     try:
         said = json.loads(path.read_text(encoding="utf-8")).get("discovered_on", [])
-    except (OSError, ValueError, AttributeError) as e:
+    except (OSError, ValueError, AttributeError, RecursionError) as e:
         raise UserError(f"{path} is no circuit file: {e}") from None
     if not isinstance(said, list):
         raise UserError(f"{path}: discovered_on must list digests of prompts, got {said!r}")

@@ -106,16 +106,16 @@ def _specs(path: Path) -> list[tuple[Experiment, Config]]:
     """The cells of a file, all of them checked before the first one runs; what is wrong is reported together."""
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
-    except OSError as e:
-        raise UserError(f"--cells {path}: {e.strerror}") from None
+    except (OSError, ValueError) as e:
+        raise UserError(f"--cells {path}: {getattr(e, 'strerror', None) or e}") from None
     specs, wrong = [], []
     for number, line in enumerate(lines, 1):
         if not line.strip():
             continue
         try:
             specs.append(_spec(line))
-        except (UserError, ValueError) as e:
-            wrong.append(f"line {number}: {e}")
+        except (ValueError, RecursionError) as e:
+            wrong.append(f"line {number}: {e if isinstance(e, UserError) else f'no JSON: {e}'}")
     if wrong or not specs:
         raise UserError(f"--cells {path}: {'; '.join(wrong) or 'no cells in it'}")
     return specs
@@ -125,8 +125,11 @@ def _spec(line: str) -> tuple[Experiment, Config]:
     entry = json.loads(line)
     if not isinstance(entry, dict) or not {"experiment"} <= entry.keys() <= {"experiment", "config", "preset"}:
         raise UserError("expected an object with experiment, config and perhaps preset")
-    experiment = EXPERIMENTS[entry["experiment"]]
-    return experiment, experiment.make_config(entry.get("config", {}), entry.get("preset"))
+    name, config = entry["experiment"], entry.get("config", {})
+    preset = entry.get("preset")
+    if not isinstance(name, str) or not isinstance(config, dict) or not isinstance(preset, str | None):
+        raise UserError("expected a name as experiment, an object as config and a name or nothing as preset")
+    return EXPERIMENTS[name], EXPERIMENTS[name].make_config(config, preset)
 
 
 def _recorded(path: Path) -> dict[str, Any]:
@@ -135,10 +138,13 @@ def _recorded(path: Path) -> dict[str, Any]:
         read = json.loads(file.read_text(encoding="utf-8"))
     except OSError as e:
         raise UserError(f"--from {path}: {e.strerror}") from None
-    except ValueError as e:
+    except (ValueError, RecursionError) as e:
         raise UserError(f"--from {path}: no JSON: {e}") from None
-    if not isinstance(read, dict) or not {"experiment", "version", "config"} <= read.keys():
+    kinds = {"experiment": str, "version": int | None, "config": dict}
+    if not isinstance(read, dict) or not all(k in read and isinstance(read[k], kind) for k, kind in kinds.items()):
         raise UserError(f"--from {path}: expected a cell's run.json with experiment, version and config")
+    if not isinstance(read.get("files", {}), dict):
+        raise UserError(f"--from {path}: files must be digests by name, got {read['files']!r}")
     return read
 
 
@@ -162,9 +168,15 @@ def _check_files(config: Config, recorded: Mapping[str, Any]) -> None:
 
 def _yaml(text: str, value: str) -> Any:
     try:
+        if any(isinstance(event, yaml.AliasEvent) for event in yaml.parse(value, yaml.SafeLoader)):
+            raise UserError(f"--set {text!r}: the value must not refer to itself (*); write it out")
         return yaml.safe_load(value) if value.strip() else ""
-    except yaml.YAMLError:
-        raise UserError(f"--set {text!r}: the value is no YAML") from None
+    except UserError:
+        raise
+    except (yaml.YAMLError, ValueError, AttributeError, RecursionError) as e:
+        # yaml's own, and those of the makers of values: a date that is none, brackets without end
+        why = getattr(e, "problem", None) or "it cannot be read"
+        raise UserError(f"--set {text!r}: the value is no YAML: {why}") from None
 
 
 def _put(into: dict[str, Any], keys: list[str], value: Any) -> None:

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from interp.progress import pace
+
 if TYPE_CHECKING:
     from interp.sweep.run import Outcome
     from interp.sweep.state import State
@@ -194,14 +196,15 @@ def _status_lines(status: Status) -> list[str]:
 
 
 class _Show:
-    """One line per cell on standard error, as it ends."""
+    """One line per cell on standard error, as it ends, with the rate and the time left."""
 
     def __init__(self) -> None:
         self.todo = 0
         self.ended = 0
+        self.began = 0.0
 
     def start(self, todo: int, done: int) -> None:
-        self.todo = todo
+        self.todo, self.began = todo, time.monotonic()
         typer.echo(f"{done} cells are done, {todo} to do", err=True)
 
     def event(self, event: Event) -> None:
@@ -209,7 +212,10 @@ class _Show:
             self.ended += 1
         if event.state in ("done", "failed", "blocked"):
             about = f"{event.seconds:.1f} s" if event.state == "done" else event.error
-            typer.echo(f"[{self.ended}/{self.todo}] {event.state} {event.key} {about}", err=True)
+            left = pace(self.ended, self.todo, time.monotonic() - self.began)
+            typer.echo(
+                f"[{self.ended}/{self.todo}] {event.state} {event.key} {about}{' · ' if left else ''}{left}", err=True
+            )
 
 
 def _tell(outcome: Outcome) -> int:

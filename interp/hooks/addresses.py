@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from interp.registry import UserError
 
-_FORM = re.compile(r"(?:L(?P<layer>-?\d+)\.)?(?P<site>[A-Za-z_][A-Za-z0-9_]*)")
+_FORM = re.compile(r"(?:L(?P<layer>-?[0-9]{1,9})\.)?(?P<site>[A-Za-z_][A-Za-z0-9_]*)")
 
 
 @dataclass(frozen=True, order=True)

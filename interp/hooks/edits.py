@@ -20,10 +20,10 @@ from torch import Tensor
 
 from interp.hooks.addresses import Address
 from interp.hooks.context import EditContext, Held
-from interp.hooks.selection import Selection, select
+from interp.hooks.selection import PARTS, Selection, select
 from interp.hooks.sites import SITES, resolve
 from interp.hooks.values import Geometry, Means, Prompts, Run
-from interp.registry import Registry, UserError
+from interp.registry import Registry, UserError, unknown
 
 Change = Callable[[Tensor, EditContext], Tensor]
 
@@ -93,37 +93,77 @@ class Edit:
 
 
 def _edit(kind: str, address: str, parts: dict[str, Any], change: Change, **traits: Any) -> Edit:
+    strange = [name for name in parts if name not in PARTS]
+    if strange:
+        raise unknown("part of a site", strange[0], list(PARTS))
     return Edit(kind, Address.parse(address), select(**parts), change, **traits)
 
 
 @edit_kind()
 def zero(address: str, **parts: Any) -> Edit:
-    """Set to 0."""
+    """Set to 0.
+
+    >>> print(zero("L0.z", head=2))
+    zero('L0.z', head=2)
+    """
     return _edit("zero", address, parts, lambda x, ctx: torch.zeros_like(x))
 
 
 @edit_kind()
 def scale(address: str, factor: float, **parts: Any) -> Edit:
-    """Multiply by a number."""
+    """Multiply by a number.
+
+    >>> print(scale("L1.mlp_out", 0.5, pos=-1))
+    scale('L1.mlp_out', pos=-1)
+    """
     return _edit("scale", address, parts, lambda x, ctx: x * factor, detail={"factor": factor})
 
 
 @edit_kind()
 def add(address: str, vector: Float[Tensor, ...], **parts: Any) -> Edit:
-    """Add a vector (broadcast against the part's last axes), such as a steering vector `[d_model]`."""
-    return _edit("add", address, parts, lambda x, ctx: x + vector.to(x))
+    """Add a vector (broadcast against the part's last axes), such as a steering vector `[d_model]`.
+
+    >>> print(add("L1.resid_mid", torch.ones(64), pos="END"))
+    add('L1.resid_mid', pos=END)
+    """
+
+    def change(x: Tensor, ctx: EditContext) -> Tensor:
+        try:
+            torch.broadcast_shapes(vector.shape, x.shape)
+        except RuntimeError:
+            given, want = tuple(vector.shape), tuple(x.shape)
+            raise UserError(
+                f"add({address!r}): a vector of shape {given} does not fit values of shape {want}"
+            ) from None
+        return x + vector.to(x)
+
+    return _edit("add", address, parts, change)
 
 
 @edit_kind()
 def project_out(address: str, directions: Float[Tensor, ...], **parts: Any) -> Edit:
-    """Remove the span of one direction `[d]` or several `[k, d]` along the last axis."""
+    """Remove the span of one direction `[d]` or several `[k, d]` along the last axis.
+
+    >>> print(project_out("L1.resid_mid", torch.ones(64)))
+    project_out('L1.resid_mid')
+    """
     basis = orthonormal(directions if directions.ndim > 1 else directions[None])
     return _edit("project_out", address, parts, lambda x, ctx: x - _span(x, basis))
 
 
 @edit_kind()
 def mean(address: str, means: Means, **parts: Any) -> Edit:
-    """Replace by a mean of `model.means(…)`: by all, position, label or template, as the means were taken."""
+    """Replace by a mean of `model.means(…)`: by all, position, label or template, as the means were taken.
+
+    >>> import interp
+    >>> model = interp.load_model("toy-ioi")
+    >>> task = interp.load_task("ioi", model, n=8)
+    >>> means = model.means(task.corrupt, ["z"], by="position")
+    >>> model.run(task.clean, edits=[mean("L1.z", means, head=2)]).logits.shape[0]
+    8
+    """
+    if not isinstance(means, Means):
+        raise UserError(f"mean({address!r}, means): expected what model.means(…) gives, got {type(means).__name__}")
     return _edit("mean", address, parts, lambda x, ctx: ctx.averaged(means), detail={"by": means.by})
 
 
@@ -134,6 +174,13 @@ def patch(address: str, run: Run, basis: Float[Tensor, "d k"] | None = None, **p
     With `basis` only the span of its columns is swapped. A subspace patch that moves the output need not
     mean that the model uses the subspace: it can act through a dormant direction (the "subspace illusion",
     arXiv 2311.17030); compare with patching the whole site.
+
+    >>> import interp
+    >>> model = interp.load_model("toy-ioi")
+    >>> task = interp.load_task("ioi", model, n=8)
+    >>> donor = model.run(task.corrupt, capture=["resid_mid"])
+    >>> model.run(task.clean, edits=[patch("L1.resid_mid", donor, pos="END")]).logits.shape[0]
+    8
     """
     if basis is None:
         return _edit("patch", address, parts, lambda x, ctx: ctx.own(run), donor=run)
@@ -152,6 +199,13 @@ def resample(
 
     `match` names a label whose token the donor must share (causal scrubbing's resampling). `rows` are donors
     drawn before (`donors`), for many edits that share them. UserError where some prompt has no donor.
+
+    >>> import interp
+    >>> model = interp.load_model("toy-ioi")
+    >>> task = interp.load_task("ioi", model, n=8)
+    >>> others = model.run(interp.load_task("ioi", model, n=64).clean, capture=["z"])
+    >>> print(resample("L1.z", others, seed=0, head=2))
+    resample('L1.z', head=2)
     """
     rows = donors(run.prompts, seed, match) if rows is None else rows
     return _edit(
@@ -172,7 +226,11 @@ def hold(address: str, value: Float[Tensor, "batch pos ..."], **parts: Any) -> E
 
 @edit_kind()
 def freeze(address: str, **parts: Any) -> Edit:
-    """Hold at this prompt's own value in the unedited base run."""
+    """Hold at this prompt's own value in the unedited base run.
+
+    >>> print(freeze("L1.pattern", head=[0, 3]))
+    freeze('L1.pattern', head=[0, 3])
+    """
 
     def change(x: Tensor, ctx: EditContext) -> Tensor:
         if ctx.base is None:
@@ -195,6 +253,9 @@ def function(
 
     Unless it declares that rows and positions do not mix, it is run the plain way: whole batch, all columns.
     Returning None leaves the site as it is.
+
+    >>> print(function("L1.pattern", lambda x, ctx: x.tril(-1)))
+    function('L1.pattern')
     """
 
     def change(x: Tensor, ctx: EditContext) -> Tensor:

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 Place = int | str
 UNITS = ("head", "kv_head", "expert", "neuron")
+FARTHEST = 2**31
+PARTS = (*UNITS, "pos", "key")
 
 
 def _tuple(what: str, value: object, kinds: tuple[type, ...]) -> tuple[Any, ...] | None:
@@ -28,6 +30,8 @@ def _tuple(what: str, value: object, kinds: tuple[type, ...]) -> tuple[Any, ...]
     for one in many:
         if isinstance(one, bool) or not isinstance(one, kinds):
             raise UserError(f"{what} must be {' or '.join(k.__name__ for k in kinds)}, got {one!r}")
+        if isinstance(one, int) and abs(one) >= FARTHEST:
+            raise UserError(f"{what} is a number that lies outside any model and any prompt")
     if not many:
         raise UserError(f"{what} selects nothing: the list is empty")
     return tuple(many)

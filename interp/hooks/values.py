@@ -11,7 +11,7 @@ Two ways to count tokens meet here and nowhere else:
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from types import MappingProxyType
@@ -47,6 +47,8 @@ class Geometry:
     mlp: bool = True
     gated: bool = False
     experts: int = 0
+    experts_used: int = 0
+    """Experts that a token passes, of those."""
     pos_embed: bool = False
     """Learned positions added to the residual stream."""
     rotary: bool = False
@@ -127,7 +129,7 @@ class Prompts:
         ([[5, 6, 7], [8, 9, 0]], [3, 2], [2, 1])
         """
         if not isinstance(tokens, Tensor):
-            tokens, mask = _pad([list(row) for row in tokens], pad_side, pad_id)
+            tokens, mask = _pad(_rows(tokens), pad_side, pad_id)
         if tokens.ndim == 1:
             tokens = tokens[None]
         if tokens.ndim != 2 or tokens.is_floating_point():
@@ -251,6 +253,34 @@ class Prompts:
         return h.hexdigest()
 
 
+def _rows(given: object) -> list[list[int]]:
+    """Rows of token ids as lists; UserError for what is no rows."""
+    rows: list[list[int]] = []
+    for row in given if isinstance(given, Iterable) and not isinstance(given, str | bytes | Mapping) else [given]:
+        if not isinstance(row, Iterable) or isinstance(row, str | bytes | Mapping):
+            raise UserError(f"token ids are given as rows of whole numbers, such as [[1, 2, 3]]; got {_short(given)}")
+        rows.append(list(row))
+    return rows
+
+
+def _whole(row: list[int]) -> Tensor:
+    try:
+        ids = torch.tensor(row)
+    except (TypeError, ValueError, RuntimeError, OverflowError):
+        ids = torch.empty(0)
+    if ids.ndim != 1 or ids.is_floating_point() or ids.is_complex() or ids.dtype == torch.bool:
+        raise UserError(f"a row of token ids must be whole numbers, got {_short(row)}")
+    return ids
+
+
+def _short(value: object) -> str:
+    try:
+        shown = repr(value)
+    except ValueError:  # a number of thousands of digits
+        return type(value).__name__
+    return shown if len(shown) <= 60 else shown[:57] + "..."
+
+
 def _pad(rows: list[list[int]], side: str, pad_id: int) -> tuple[Tensor, Tensor]:
     if not rows or not all(rows):
         raise UserError("prompts must have at least one row, and each row at least one token")
@@ -261,7 +291,7 @@ def _pad(rows: list[list[int]], side: str, pad_id: int) -> tuple[Tensor, Tensor]
     mask = torch.zeros(len(rows), width, dtype=torch.bool)
     for i, row in enumerate(rows):
         at = slice(width - len(row), None) if side == "left" else slice(0, len(row))
-        tokens[i, at] = torch.tensor(row)
+        tokens[i, at] = _whole(row)
         mask[i, at] = True
     return tokens, mask
 
@@ -302,6 +332,8 @@ class Run:
             return self.acts[address]
         key = str(Address.parse(address).resolve(self.layers))
         if key not in self.acts:
+            if not self.acts:
+                raise UserError(f"this run captured nothing: ask for it by capture=[{address!r}]")
             raise unknown("captured address", address, sorted(self.acts))
         return self.acts[key]
 

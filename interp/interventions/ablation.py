@@ -58,6 +58,12 @@ def ablate(
         match: with `resample`, a label whose token the donor must share.
 
     Returns effects in the metric's unit; negative means that the component helped.
+
+    >>> import interp
+    >>> model = interp.load_model("toy-ioi")
+    >>> task = interp.load_task("ioi", model, n=8)
+    >>> len(ablate(model, task, sites="z", by="head", ablation="zero").table())
+    12
     """
     if ablation not in KINDS:
         raise unknown("ablation", ablation, list(KINDS))

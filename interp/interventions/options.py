@@ -31,22 +31,8 @@ def one_or_many(sites: str | Sequence[str]) -> list[str]:
 
 
 def bar(context: Any, about: str) -> Callable[[int, int], None] | None:
-    """A progress bar on standard error where the context shows one, with rate and time left."""
-    if not context.show:
-        return None
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+    """A progress bar on standard error where the context shows one, with rate and time left.
 
-    progress = Progress(
-        TextColumn(about), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(),
-        console=Console(stderr=True), transient=True,
-    )  # fmt: skip
-    task = progress.add_task(about, total=None)
-    progress.start()
-
-    def step(done: int, total: int) -> None:
-        progress.update(task, completed=done, total=total)
-        if done >= total:
-            progress.stop()
-
-    return step
+    The context closes it when the run ends, whichever way.
+    """
+    return context.bar(about) if context.show else None

@@ -56,6 +56,12 @@ def patch(
 
     Returns effects in the metric's unit; positive raises the metric. Raises UserError, before any forward
     pass, for pairs of unequal length patched by anything but a label.
+
+    >>> import interp
+    >>> model = interp.load_model("toy-ioi")
+    >>> task = interp.load_task("ioi", model, n=8)
+    >>> len(patch(model, task, sites="z", by="head").table())
+    12
     """
     if direction not in ("denoise", "noise"):
         raise unknown("direction", direction, ["denoise", "noise"])

@@ -153,7 +153,8 @@ def graph_slot(graph: Graph, receiver: Slot | str) -> Slot:
     slot = Slot.parse(receiver) if isinstance(receiver, str) else receiver
     if slot not in graph.slot_index:
         hint = " (k and v are counted by kv head)" if slot.part in ("k", "v") else ""
-        raise UserError(f"this model has no receiver {slot}{hint}")
+        first, *_, last, logits = graph.slots
+        raise UserError(f"this model has no receiver {slot}{hint}; it has {first} to {last}, and {logits}")
     return slot
 
 

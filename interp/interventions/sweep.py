@@ -34,6 +34,9 @@ class Sides:
     """
 
     def __init__(self, model: Model, task: Task, metric: str | Metric) -> None:
+        for what, given, kind, how in (("model", model, Model, "load_model"), ("task", task, Task, "load_task")):
+            if not isinstance(given, kind):
+                raise UserError(f"a {what} was expected, as interp.{how} gives it, got {given!r}")
         self.model, self.metric = model, get_metric(metric)
         self.metric.check(task)
         self.task = task.to(model.device)

@@ -80,7 +80,7 @@ def read_json(path: Path, name: str) -> dict[str, Any]:
         raise UserError(f"{path} is not a model folder: it has no {name}; it holds {_few(held) or 'nothing'}")
     try:
         read = json.loads(file.read_text(encoding="utf-8"))
-    except (ValueError, OSError) as error:
+    except (ValueError, OSError, RecursionError) as error:
         raise UserError(f"{file} does not parse as JSON: {error}") from None
     if not isinstance(read, dict):
         raise UserError(f"{file} must hold a JSON object, got {type(read).__name__}")
@@ -161,7 +161,7 @@ def read_header(file: Path) -> dict[str, Stored]:
         header.pop("__metadata__", None)
         end = max((int(row["data_offsets"][1]) for row in header.values()), default=0)
         found = {n: Stored(tuple(int(d) for d in row["shape"]), str(row["dtype"]), file) for n, row in header.items()}
-    except (ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, IndexError, OverflowError, RecursionError) as error:
         raise UserError(f"{file} has a header that is not safetensors': {type(error).__name__}: {error}") from None
     if 8 + length + end != size:
         raise UserError(f"{file} is not whole: its header tells of {8 + length + end} bytes, the file has {size}")

@@ -10,6 +10,7 @@ Families without a row load through TransformerLens' bridge, by name or folder o
 from __future__ import annotations
 
 import difflib
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -71,6 +72,10 @@ def load_model(
 
     Raises UserError, before anything runs, for a name that is nowhere (saying what was tried and what exists), a
     family without a row given as a module, and any folder that is not whole.
+
+    >>> model = load_model("toy-ioi")
+    >>> model.run([[1, 2, 3]]).logits.shape[:2]
+    torch.Size([1, 3])
     """
     if not isinstance(name, str | Path):
         given = {"device": device, "dtype": dtype, "revision": revision, "device_map": device_map, "weights": weights}
@@ -111,14 +116,14 @@ def find(name: str, revision: str | None = None, weights: str | None = None) -> 
         raise UserError(
             f"a model's name is empty; there are: {', '.join(zoo.names()) or 'none'}, folders and hub names"
         )
-    embedded, path = zoo.folders(), Path(name).expanduser()
+    embedded, path = zoo.folders(), _path(name)
     if name in embedded:
         _no_revision(name, revision)
         return Found(name, embedded[name], weights, named=True)
-    if path.is_dir():
+    if os.path.isdir(path):  # unlike Path.is_dir, False for a name that is too long
         _no_revision(name, revision)
         return Found(name, path.resolve(), weights)
-    if path.is_file():
+    if os.path.isfile(path):
         _no_revision(name, revision)
         if path.suffix != ".safetensors":
             raise UserError(
@@ -138,6 +143,13 @@ def find(name: str, revision: str | None = None, weights: str | None = None) -> 
     except UserError as error:
         raise UserError(f"no model {name!r}; tried {', '.join(tried)}, {error}") from error
     return Found(name, snapshot, weights, snapshot.name, named=True)
+
+
+def _path(name: str) -> Path:
+    try:
+        return Path(name).expanduser()
+    except (RuntimeError, ValueError):  # there is no such user
+        return Path(name)
 
 
 def _existing(name: str, embedded: list[str]) -> str:

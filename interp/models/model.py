@@ -85,7 +85,7 @@ class Model:
         """Prompts of this model from prompts, token ids or text, on its device and checked against its sizes."""
         if isinstance(x, str):
             x = [x]
-        if not isinstance(x, Prompts | Tensor) and x and isinstance(x[0], str):
+        if isinstance(x, Sequence) and x and isinstance(x[0], str):
             prompts = Prompts.of([self._encode(str(text), bos) for text in x], text=[str(t) for t in x])
         elif isinstance(x, Prompts):
             if mask is not None:
@@ -100,6 +100,11 @@ class Model:
         if self.tokenizer is None:
             raise UserError(f"model {self.name} has no tokenizer: give token ids, or load it with tokenizer=…")
         ids = list(self.tokenizer(text, add_special_tokens=False)["input_ids"])
+        unk = self.tokenizer.unk_token_id
+        if unk is not None and unk in ids and str(self.tokenizer.unk_token) not in text:
+            words = [w for w in text.split() if unk in self.tokenizer(" " + w, add_special_tokens=False)["input_ids"]]
+            what = ", ".join(map(repr, words[:5])) or repr(text[:40])
+            raise UserError(f"not in the vocabulary of {self.name}: {what}")
         start = self.tokenizer.bos_token_id
         if bos and start is None:
             raise UserError(f"the tokenizer of {self.name} has no BOS token")
@@ -156,6 +161,11 @@ class Model:
         net = self.net
         self._refuse_container_hooks(net)
         backward = any(direction == "backward" for _, _, direction in self._functions)
+        if metric is not None and not callable(metric):
+            raise UserError(
+                f"metric= of a run is a function of the logits, one number per prompt, got {metric!r}; metrics by name "
+                "are for functions that are given a task, such as interp.patch"
+            )
         if (graded or backward) and metric is None:
             raise UserError("gradients need a metric: metric=function of the logits, one number per prompt")
         by_address = self._by_address(todo, prompts)
@@ -248,6 +258,8 @@ class Model:
         before = list(self._functions)
         new = []
         for spec in specs:
+            if not isinstance(spec, tuple) or len(spec) not in (2, 3) or not callable(spec[1]):
+                raise UserError(f"a hook is (address, function) or (address, function, 'backward'), got {spec!r}")
             address, fn, direction = spec if len(spec) == 3 else (*spec, "forward")
             if direction not in ("forward", "backward"):
                 raise UserError(f"a hook's direction is 'forward' or 'backward', got {direction!r}")
@@ -295,6 +307,8 @@ class Model:
 
         Greedy at temperature 0, else sampled with its own seeded generator.
         """
+        if n < 1:
+            raise UserError(f"n tokens to generate: at least 1, got {n}")
         prompts = self.prompts(x, mask)
         rows = [prompts.tokens[i][prompts.mask[i]].tolist() for i in range(len(prompts))]
         new: list[list[int]] = [[] for _ in rows]

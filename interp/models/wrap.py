@@ -254,6 +254,10 @@ def wrap(
         plain: how to call the module itself, `(x, mask) -> output`; `mask` is None or True on real tokens.
 
     Raises UserError for a module of unknown layers, a row that does not fit, and attention with extra keys.
+
+    >>> layer = torch.nn.TransformerEncoderLayer(32, 4, 64, batch_first=True)
+    >>> wrap(layer).run(torch.randn(2, 5, 32), capture="pattern")["L0.pattern"].shape
+    torch.Size([2, 4, 5, 5])
     """
     stack, final_module = _layers(module, layers)
     family = row or torch_row(stack[0])

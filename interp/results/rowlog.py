@@ -11,9 +11,12 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any, TextIO
+
+from interp.results.writing import writing
 
 
 class RowLog:
@@ -68,9 +71,10 @@ class RowLog:
         if key in self:
             raise ValueError(f"row {dict(key)} is in the log already")
         line = json.dumps({"key": key, "row": row}, default=plain)
-        file = self._opened()
-        file.write(line + "\n")
-        file.flush()
+        with writing(self.path.parent):
+            file = self._opened()
+            file.write(line + "\n")
+            file.flush()
         self._keep(json.loads(line), canonical(self.settings))
 
     def _opened(self) -> TextIO:
@@ -106,11 +110,17 @@ class RowLog:
 
     def close(self) -> None:
         """Push what was written to the disk itself and let go of the file."""
-        if self._file is not None:
-            self._file.flush()
-            os.fsync(self._file.fileno())
-            self._file.close()
-            self._file = None
+        if self._file is None:
+            return
+        file, self._file = self._file, None
+        try:
+            with writing(self.path.parent):
+                file.flush()
+                os.fsync(file.fileno())
+        finally:
+            # on a full disk closing fails once more, over what could not be flushed
+            with suppress(OSError):
+                file.close()
 
     def __enter__(self) -> RowLog:
         return self

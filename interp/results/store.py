@@ -19,6 +19,7 @@ import re
 import secrets
 import shutil
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -31,6 +32,7 @@ from interp.registry import UserError
 from interp.results.frames import DTYPES, Table, examples_schema
 from interp.results.rowlog import plain
 from interp.results.schemas import SCHEMA_VERSION, SCHEMAS, Column, Schema
+from interp.results.writing import writing
 
 CSV_ROWS = 1000
 _ARROW = {"name": pa.string(), "index": pa.int64(), "number": pa.float64(), "flag": pa.bool_()}
@@ -78,6 +80,16 @@ class Cell:
         """`<experiment>/<cell>`."""
         return f"{self.path.parent.name}/{self.path.name}"
 
+    def _repr_html_(self) -> str:
+        from interp.plots.show import card, largest
+
+        run, frame, schema = self.run(), self.table(), self.schema()
+        told = ("experiment", "model", "task", "seed", "device", "dtype", "commit", "wall_seconds", "reproducible")
+        facts = {"rows": len(frame), **{k.replace("_", " "): run.get(k) for k in told}}
+        varying = [c for c in frame.columns if c not in schema.key or frame[c].nunique(dropna=False) > 1]
+        shown = largest(frame, schema.main)[varying]
+        return card(f"Cell {self.name}", facts, shown, about=f"Largest {schema.main} first; .table() has all.")
+
 
 def slug(name: str | None) -> str:
     """A name as part of a folder's name: the last part of a path, plain characters only; `-` for none.
@@ -111,13 +123,17 @@ def publish(path: Path, table: Table, run: Mapping[str, Any]) -> Cell:
     partial = partial_path(path)
     made = partial / f"publish-{os.getpid()}-{secrets.token_hex(4)}"
     try:
-        made.mkdir(parents=True)
-        _write(made, table, run)
-        os.rename(made, path)
+        with writing(path.parent):
+            made.mkdir(parents=True)
+            _write(made, table, run)
+            os.rename(made, path)
     except OSError:
         # another writer published first: its rename won, and it may have swept our folder away
         if not finished(path):
             shutil.rmtree(made, ignore_errors=True)
+            for empty in (partial, path.parent):
+                with suppress(OSError):
+                    empty.rmdir()
             raise
         cell = Cell(path, reused=True)
     else:

@@ -16,6 +16,7 @@ import yaml
 from interp.registry import UserError
 
 Place = tuple[str | int, ...]
+MOST_PARTS = 1_000_000
 
 # the loader in C reads a file of thousands of lines in a tenth of the time
 _Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
@@ -58,14 +59,19 @@ def read_yaml(path: Path) -> Located:
     except yaml.MarkedYAMLError as e:
         mark = e.problem_mark or e.context_mark
         raise UserError(f"{path}, line {mark.line + 1 if mark else 1}: {e.problem or e.context}") from None
-    except yaml.YAMLError as e:
-        raise UserError(f"{path}: {e}") from None
+    except UserError:
+        raise
+    except (yaml.YAMLError, ValueError, AttributeError, RecursionError) as e:
+        # of the values' own makers: a date that is none, `!!timestamp` before a word, brackets without end
+        raise UserError(f"{path} is no YAML that can be read: {e}") from None
     finally:
         loader.dispose()
     return Located(path, value, lines)
 
 
 def _locate(node: yaml.Node, place: Place, lines: dict[Place, int], path: Path) -> None:
+    if len(lines) > MOST_PARTS:  # aliases of aliases make a gigabyte of a few lines
+        raise UserError(f"{path} holds more than {MOST_PARTS} values")
     lines[place] = node.start_mark.line + 1
     if isinstance(node, yaml.SequenceNode):
         for i, child in enumerate(node.value):

@@ -72,6 +72,8 @@ class Reader:
         if answer and value.isascii() and value.isdigit() and self.ids is not False:
             if self.ids is None and self.codec.tokenizer is not None and self.codec.single(value) is not None:
                 raise UserError("digits may be a token id or the text itself; say ids=True or ids=False")
+            if len(value) > 18:
+                raise UserError(f"a token id of {len(value)} digits")
             return int(value)
         return value
 
@@ -125,7 +127,7 @@ def _whole(values: Any) -> bool:
 def _json(text: str) -> Any:
     try:
         return json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         return text
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import os
 from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
@@ -20,6 +21,7 @@ register_task = TASKS.register
 """Decorator: register a task builder `fn(model, *, n, seed, split, **options) -> Task`."""
 
 DEFAULT_N = 64
+MOST_MADE = 1_000_000
 
 
 def load_task(
@@ -35,13 +37,23 @@ def load_task(
     `n` is exact: 64 by default for tasks that are made, every good row for a file. Options are the builder's
     own (`corruption`, `bos`, …). The task is checked against the model before it is given out. An unknown name
     or option, or a file that is nowhere, raises UserError.
+
+    >>> import interp
+    >>> load_task("ioi", interp.load_model("toy-ioi"), n=8).n
+    8
     """
+    if not hasattr(model, "geometry"):
+        raise UserError(f"load_task takes a loaded model (interp.load_model), got {model!r}")
     if _is_file(name_or_file):
         from interp.tasks.table import task_from_table
 
         _check_options(str(name_or_file), task_from_table, options)
         return task_from_table(name_or_file, model, n=n, seed=seed, split=split, **options)
     name = str(name_or_file)
+    if name not in TASKS and os.path.isfile(name):
+        raise UserError(f"{name} is a file, but a table's name ends in one of {', '.join(SUFFIXES)}")
+    if n is not None and n > MOST_MADE:
+        raise UserError(f"n = {n} prompts of task {name!r} were asked for; at most {MOST_MADE} are made")
     builder = get_task(name)
     _check_options(name, builder, options)
     task = builder(model, n=DEFAULT_N if n is None else n, seed=seed, split=split, **options)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import csv
 import hashlib
 import json
+import os
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -46,7 +47,7 @@ def open_source(table: Any) -> Source:
     if isinstance(table, str | Path):
         return _file(Path(table))
     if hasattr(table, "itertuples") and hasattr(table, "columns"):
-        columns = tuple(str(c) for c in table.columns)
+        columns = _each_once("frame", [str(c) for c in table.columns])
         values = table.itertuples(index=False, name=None)
         return Source("frame", (dict(zip(columns, v, strict=True)) for v in values), columns)
     if isinstance(table, Iterable) and not isinstance(table, Mapping | bytes):
@@ -62,7 +63,7 @@ def _mappings(rows: Iterable[Any]) -> Iterator[Row | Broken]:
 
 
 def _file(path: Path) -> Source:
-    if not path.is_file():
+    if not os.path.isfile(path):  # unlike Path.is_file, False for a name no file can have
         raise UserError(f"no such file: {path}")
     if path.suffix.lower() not in SUFFIXES:
         raise UserError(f"{path.name}: a table's name ends in one of {', '.join(SUFFIXES)}")
@@ -96,10 +97,14 @@ def _encoding(head: bytes) -> str:
 def _header(path: Path, encoding: str, delimiter: str) -> tuple[str, ...]:
     with path.open(encoding=encoding, newline="") as f, _reading(path):
         names = next((row for row in csv.reader(f, delimiter=delimiter) if any(row)), [])
-    twice = sorted({c for c in names if names.count(c) > 1})
+    return _each_once(path.name, names)
+
+
+def _each_once(name: str, columns: list[str]) -> tuple[str, ...]:
+    twice = sorted({c for c in columns if columns.count(c) > 1})
     if twice:
-        raise UserError(f"{path.name}: column names occur twice: {', '.join(map(repr, twice))}")
-    return tuple(names)
+        raise UserError(f"{name}: column names occur twice: {', '.join(map(repr, twice))}")
+    return tuple(columns)
 
 
 def _csv_rows(path: Path, encoding: str, delimiter: str) -> Iterator[Row | Broken]:
@@ -126,7 +131,7 @@ def _json_lines(path: Path, encoding: str) -> Iterator[Row | Broken]:
 def _json_row(line: str) -> Row | Broken:
     try:
         row = json.loads(line)
-    except ValueError:
+    except (ValueError, RecursionError):
         return Broken("is not JSON")
     return row if isinstance(row, dict) else Broken("is not a JSON object")
 
@@ -135,7 +140,7 @@ def _json_array(path: Path, encoding: str) -> Iterator[Row | Broken]:
     with path.open(encoding=encoding) as f, _reading(path):
         try:
             rows = json.load(f)
-        except json.JSONDecodeError as error:
+        except (json.JSONDecodeError, RecursionError) as error:
             raise UserError(f"{path.name} begins with '[' but is not a JSON array: {error}") from error
     for row in rows:
         if isinstance(row, list):

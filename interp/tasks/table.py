@@ -59,6 +59,11 @@ def task_from_table(
 
     Raises BadRowsError (a UserError) that lists every bad row by number, and UserError for a missing column, an
     empty file, or n larger than the number of good rows.
+
+    >>> import interp
+    >>> rows = [{"clean": [7, 8, 7], "corrupt": [7, 9, 7], "right": 8, "wrong": 9}]
+    >>> task_from_table(rows, interp.load_model("toy-ioi")).n
+    1
     """
     source, codec = open_source(table), Codec.of(model)
     columns = Columns(clean, corrupt, right, wrong)
@@ -118,7 +123,10 @@ def _require(columns: Columns, split: str, there: set[str], source: Source) -> N
         near = sorted({c for m in missing for c in nearest(m, sorted(there))})
         hint = f"; did you mean {' or '.join(near)}?" if near else "."
         have = ", ".join(map(repr, sorted(there)))
-        raise UserError(f"{source.name} has no column {', '.join(map(repr, missing))}{hint} It has: {have}")
+        raise UserError(
+            f"{source.name} has no column {', '.join(map(repr, missing))}{hint} It has: {have}; other names "
+            "are given as clean=NAME and so on, in a shell by --set task_options.clean=NAME"
+        )
 
 
 def _refuse_unequal(pairs: list[Pair], bad: dict[int, str]) -> dict[int, str]:

@@ -29,23 +29,24 @@ def train_command(
     # an unknown name must fail before torch loads
     RECIPES[name]
     recipe = load_recipe(name, text)
-    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
-
+    from interp.progress import Bar
     from interp.training.loop import train
 
     folder = Path(name) if out is None else out
-    columns = (TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn())
-    with Progress(*columns, disable=not sys.stderr.isatty()) as bar:
-        total = steps or recipe.settings.steps
-        task = bar.add_task(f"training {name}", total=total)
+    bar = Bar(f"training {name}", steps or recipe.settings.steps) if sys.stderr.isatty() else None
 
-        def show(row: dict[str, int | float | None]) -> None:
-            bar.update(task, completed=(row["step"] or 0) + 1, description=f"training {name}  loss {row['loss']:.3f}")
+    def show(row: dict[str, int | float | None]) -> None:
+        if bar is not None:
+            bar(int(row["step"] or 0) + 1, about=f"training {name}  loss {row['loss']:.3f}")
 
+    try:
         train(
             recipe, out=folder, seed=seed, steps=steps, device=device, dtype=dtype, threads=threads,
             resume=not fresh, progress=show,
         )  # fmt: skip
+    finally:
+        if bar is not None:
+            bar.close()
     typer.echo(summary(folder))
 
 
