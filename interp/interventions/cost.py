@@ -22,13 +22,13 @@ def out_projection(g: Geometry) -> int:
 
 
 def mlp_in(g: Geometry) -> int:
-    """First linear map (two where gated) of one token; of every expert where routed."""
-    return 2 * g.d_model * g.d_mlp * (2 if g.gated else 1) * max(1, g.experts) if g.mlp else 0
+    """First linear map (two where gated) of one token; of each expert it passes where routed."""
+    return 2 * g.d_model * g.d_mlp * (2 if g.gated else 1) * max(1, g.experts_used) if g.mlp else 0
 
 
 def mlp_out(g: Geometry) -> int:
     """Second linear map of one token."""
-    return 2 * g.d_model * g.d_mlp * max(1, g.experts) if g.mlp else 0
+    return 2 * g.d_model * g.d_mlp * max(1, g.experts_used) if g.mlp else 0
 
 
 def block_flops(g: Geometry, tokens: int, queries: int, keys: int) -> int:

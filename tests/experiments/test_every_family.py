@@ -31,7 +31,7 @@ REST: dict[str, dict[str, Any]] = {
     "circuit_evaluation": TASK,
     "direct_logit_attribution": {**TASK, "granularity": "heads"},
     "head_behaviour": TASK,
-    "head_census": {"task": None, "periods": (5,)},
+    "head_census": {"task": None, "periods": (3, 5, 6)},
     "logit_lens": TASK,
     "path_patching": TASK,
 }

@@ -67,12 +67,11 @@ def test_the_readme_shows_it(matrix: pd.DataFrame) -> None:
 
 
 @pytest.mark.slow
-def test_an_audit_made_now_has_the_published_rows(matrix: pd.DataFrame, tmp_path: Path) -> None:
-    """One family after another in the long tier; here the smallest."""
+@pytest.mark.parametrize("kind", ["phi", *(pytest.param(kind, marks=pytest.mark.long) for kind in kinds())])
+def test_an_audit_made_now_has_the_published_rows(kind: str, matrix: pd.DataFrame, tmp_path: Path) -> None:
     with unchecked():
-        cell = run_cell("site_audit", {"families": ("gptj", "native", "phi")}, out=tmp_path)
-    now, key = cell.table(), ["model", "setting", "rule", "site"]
-    then = matrix[matrix["model"].isin(["gptj", "native", "phi"])]
+        now = run_cell("site_audit", {"families": (kind,)}, out=tmp_path).table()
+    then, key = matrix[matrix["model"] == kind], ["model", "setting", "rule", "site"]
     assert now["passed"].all()
     assert list(now[key].itertuples(index=False)) == list(then[key].itertuples(index=False))
     assert now["n"].tolist() == then["n"].tolist()

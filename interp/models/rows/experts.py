@@ -17,6 +17,13 @@ def _qwen_routing(config: Config) -> Routing:
     return Routing(config.num_experts_per_tok, config.norm_topk_prob)
 
 
+def _qwen_geometry(config: Config) -> dict[str, Any]:
+    return gated(
+        config, d_mlp=config.moe_intermediate_size, experts=config.num_experts,
+        experts_used=config.num_experts_per_tok,
+    )  # fmt: skip
+
+
 def _dense_layers(config: Config) -> str | None:
     if config.mlp_only_layers or config.decoder_sparse_step != 1:
         return "some of its layers have plain MLPs (mlp_only_layers, decoder_sparse_step); all must be of one kind"
@@ -29,7 +36,9 @@ register_family(
         ("mixtral",),
         **_ROUTED,
         routing=lambda config: Routing(config.num_experts_per_tok, fp32=True),
-        geometry=lambda config: gated(config, experts=config.num_local_experts),
+        geometry=lambda config: gated(
+            config, experts=config.num_local_experts, experts_used=config.num_experts_per_tok
+        ),
     )
 )
 
@@ -42,7 +51,7 @@ register_family(
         shared_expert="mlp.shared_expert",
         shared_gate="mlp.shared_expert_gate",
         refuse=_dense_layers,
-        geometry=lambda config: gated(config, d_mlp=config.moe_intermediate_size, experts=config.num_experts),
+        geometry=_qwen_geometry,
     )
 )
 
@@ -54,8 +63,6 @@ register_family(
         **QK_NORMS,
         routing=_qwen_routing,
         refuse=_dense_layers,
-        geometry=lambda config: gated(
-            config, d_mlp=config.moe_intermediate_size, experts=config.num_experts, qk_norm=True
-        ),
+        geometry=lambda config: {**_qwen_geometry(config), "qk_norm": True},
     )
 )
