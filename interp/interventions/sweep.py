@@ -27,6 +27,11 @@ from interp.tasks.values import Side, Task
 MakeEdits = Callable[[Unit], Sequence[Edit]]
 
 
+def _expect(what: str, given: object, kind: type) -> None:
+    if not isinstance(given, kind):
+        raise UserError(f"a {what} was expected, as interp.load_{what} gives it, got {given!r}")
+
+
 class Sides:
     """The two runs of a task that every effect is compared with, and the reference some metrics need.
 
@@ -34,9 +39,8 @@ class Sides:
     """
 
     def __init__(self, model: Model, task: Task, metric: str | Metric) -> None:
-        for what, given, kind, how in (("model", model, Model, "load_model"), ("task", task, Task, "load_task")):
-            if not isinstance(given, kind):
-                raise UserError(f"a {what} was expected, as interp.{how} gives it, got {given!r}")
+        _expect("model", model, Model)
+        _expect("task", task, Task)
         self.model, self.metric = model, get_metric(metric)
         self.metric.check(task)
         self.task = task.to(model.device)
@@ -87,6 +91,7 @@ class Sides:
 
 def labelled(task: Task) -> Task:
     """The task with a label for every real position on both sides."""
+    _expect("task", task, Task)
     return replace(task, clean=with_positions(task.clean), corrupt=with_positions(task.corrupt))
 
 

@@ -61,8 +61,9 @@ class Codec:
         They differ where transformers was told to split special tokens, or last to cut or to pad.
         """
         inner = getattr(self.tokenizer, "backend_tokenizer", None)
-        own = inner is None or getattr(self.tokenizer, "split_special_tokens", False)
-        return self.tokenizer if own or inner.truncation or inner.padding else inner
+        if inner is None or inner.truncation or inner.padding or getattr(self.tokenizer, "split_special_tokens", False):
+            return self.tokenizer
+        return inner
 
     def _id_of(self, names: Sequence[str]) -> int | None:
         for name in names:

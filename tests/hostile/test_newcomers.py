@@ -89,7 +89,7 @@ def task(model: Model) -> Task:
 
 
 CALLS: dict[str, tuple[Callable[[Any, Any], Any], str]] = {
-    "another word for head": (lambda m, t: interp.zero("L0.z", heads=1), "did you mean head? There are: head, kv_head"),
+    "another word for head": (lambda m, t: interp.zero("L0.z", heads=1), "did you mean head or kv_head? There are"),
     "a head too far": (lambda m, t: m.run(t.clean, edits=interp.zero("L0.z", head=12)), "outside the model's 4 heads"),
     "a position too far": (lambda m, t: m.run(t.clean, edits=interp.zero("L0.z", pos=99)), "which has 18 tokens"),
     "an address of others": (lambda m, t: m.run(t.clean, capture="blocks.0.attn.hook_z"), "such as L1.z or ln_final"),
@@ -99,7 +99,7 @@ CALLS: dict[str, tuple[Callable[[Any, Any], Any], str]] = {
     "words it does not know": (lambda m, t: m.run("hello world"), "not in the vocabulary of toy-ioi: 'hello', 'world'"),
     "a short vector": (
         lambda m, t: m.run(t.clean, edits=interp.add("L1.resid_mid", torch.ones(3))),
-        "a vector of shape (3,) does not fit values of shape (4, 18, 96)",
+        "a vector of shape (3,) does not fit values of shape (4, 19, 96)",
     ),
     "no means": (lambda m, t: interp.mean("L1.z", None), "expected what model.means(…) gives, got NoneType"),
     "a task's name": (lambda m, t: interp.patch(m, "ioi", sites="z", by="head"), "as interp.load_task gives it"),

@@ -19,8 +19,8 @@ from interp.models.model import Model
 pytestmark = pytest.mark.long
 
 WARM, RUNS = 100, 1000
-SLACK_MB = 8.0
-"""What an allocator may hold on to; a capture of one run here is a third of a megabyte."""
+SLACK_MB = 16.0
+"""What an allocator may hold on to (5.5 were measured); captures kept by every run would be 300."""
 
 
 def state(model: Model) -> dict[str, Any]:
