@@ -177,7 +177,14 @@ def _read_edges(graph: Graph, rows: Any, where: str) -> Circuit:
         mask[at] = row["in_graph"]
         score = row.get("score")
         if score is not None:
-            if isinstance(score, bool) or not isinstance(score, int | float) or not math.isfinite(score):
+            if isinstance(score, bool) or not isinstance(score, int | float) or not _finite(score):
                 raise UserError(f"{where}: the score of {name} must be a finite number, got {score!r}")
             scores[at], scored = score, True
     return Circuit(graph, mask, scores if scored else None)
+
+
+def _finite(score: float) -> bool:
+    try:
+        return math.isfinite(score)
+    except OverflowError:  # a whole number larger than any float
+        return False
