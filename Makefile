@@ -91,7 +91,7 @@ notebooks: $(VENV)/.stamp-dev
 # a page for every module, from docstrings; nothing is fetched
 docs: $(VENV)/.stamp-dev
 	rm -rf build/docs
-	$(BIN)/pdoc --no-show-source -o build/docs interp experiments '!experiments.notebooks' '!interp.__main__' '!experiments.*.__main__'
+	$(BIN)/pdoc --no-show-source -o build/docs interp experiments '!experiments.notebooks'
 
 format: $(VENV)/.stamp-dev
 	$(BIN)/ruff check --fix .

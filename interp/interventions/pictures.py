@@ -40,7 +40,7 @@ def heatmap_of(effects: Effects, rows: str, columns: str | None, where: Mapping[
         for grid, numbers in zip(grids, (got.mean, got.low, got.high), strict=True):
             grid[at] = numbers[i]
     about = effects.about
-    said = [str(about[k]) for k in ("method", "direction") if about.get(k)]
+    said = list(dict.fromkeys(str(about[k]) for k in ("method", "direction") if about.get(k)))
     site = values_of(keys, "site")
     said += [site[0]] if len(site) == 1 and across != "site" else []
     said += [f"{k} {v}" for k, v in where.items()]
