@@ -12,13 +12,13 @@ from interp.plots.svg import line, log_ticks, number, text, ticks
 class Scale:
     """Numbers to pixels, plain or logarithmic."""
 
-    low: float
-    high: float
-    start: float
-    end: float
+    low: float | int
+    high: float | int
+    start: float | int
+    end: float | int
     log: bool = False
 
-    def __call__(self, value: float) -> float:
+    def __call__(self, value: float | int) -> float:
         low, high, v = (math.log(n) if self.log else n for n in (self.low, self.high, value))
         share = 0.5 if high == low else (v - low) / (high - low)
         return self.start + share * (self.end - self.start)
@@ -28,7 +28,7 @@ class Scale:
         return log_ticks(self.low, self.high) if self.log else ticks(self.low, self.high, about)
 
 
-def padded(low: float, high: float, share: float = 0.05) -> tuple[float, float]:
+def padded(low: float | int, high: float | int, share: float | int = 0.05) -> tuple[float, float]:
     """The range with a margin; one of no width is widened."""
     room = (high - low) * share or abs(high) * 0.1 or 1.0
     return low - room, high + room

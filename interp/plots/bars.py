@@ -38,7 +38,7 @@ def bars(
     every = every[np.isfinite(every)]
     span = limits or padded(float(every.min()), float(every.max()), 0.04)
     parts = (array, lows, highs, [str(name) for name in labels], span, unit, title)
-    return Figure(_draw(*parts, 680.0, False), title, about, narrow=_draw(*parts, 340.0, True))
+    return Figure(_draw(*parts, 640.0, False), title, about, narrow=_draw(*parts, 330.0, True))
 
 
 def _draw(
@@ -63,10 +63,10 @@ def _draw(
         body.append(text((x.start + x.end) / 2, bottom + 31, unit, "dim small mid"))
     for i, name in enumerate(labels):
         y = top + row * i + (row * 0.72 if stacked else row / 2)
-        body.append(text(6, y - 12 if stacked else y + 4, short(name, 44), "ink small" if stacked else "ink"))
+        body.append(text(6, y - 12 if stacked else y + 4, short(name, 44), "ink small halo" if stacked else "ink"))
         value = numbers_said[i]
         if stacked:
-            body.append(text(width - 4, y - 12, value, "dim small end"))
+            body.append(text(width - 4, y - 12, value, "dim small end halo"))
         else:
             body.append(text(width - said + 8, y + 4, value, "dim small"))
         body += _mark(values[i], low[i], high[i], x, y, tip(name, values[i], low[i], high[i], unit), i)

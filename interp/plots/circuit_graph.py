@@ -21,9 +21,24 @@ from interp.plots.svg import drawing, escape, hover, line, text, tip
 from interp.registry import UserError
 
 MOST_EDGES = 150
-ROW, NODE, GAP = 86.0, 46.0, 12.0
+ROW, NODE = 86.0, 48.0
+ROOM = 560.0
+"""Width that a small model's heads are spread over; more heads stand closer, then the drawing grows."""
 _NODE = re.compile(r"(?P<end>input|logits)|m(?P<mlp>\d+)|a(?P<layer>\d+)\.h(?P<head>\d+)")
 _SLOT = re.compile(r"(?P<node>[^<>]+?)(?:<(?P<part>[qkv])>)?")
+
+
+def node_order(name: object) -> tuple[int, ...] | None:
+    """Sorts nodes and slots as the forward pass comes to them; None for what is no node."""
+    slot = _SLOT.fullmatch(str(name).strip())
+    found = _NODE.fullmatch(slot["node"]) if slot else None
+    if slot is None or found is None:
+        return None
+    if found["end"]:
+        return (-1,) if found["end"] == "input" else (10**6,)
+    if found["mlp"]:
+        return int(found["mlp"]), 1
+    return int(found["layer"]), 0, int(found["head"]), " qkv".index(slot["part"] or " ")
 
 
 @dataclass(frozen=True)
@@ -38,8 +53,7 @@ class _Edge:
 
 def drawable(name: object) -> bool:
     """Whether a name is one node, or one slot of it: `a1.h0<k>`, `m2`, `logits`."""
-    slot = _SLOT.fullmatch(str(name).strip())
-    return bool(slot and _NODE.fullmatch(slot["node"]))
+    return node_order(name) is not None
 
 
 def circuit_graph(
@@ -102,7 +116,8 @@ def _places(names: set[str]) -> tuple[dict[str, tuple[float, float]], float, flo
             mlps[int(found["mlp"])] = name
     layers = sorted({*heads, *mlps})
     widest = max([len(h) for h in heads.values()], default=0)
-    width = max(360.0, (widest + 1) * (NODE + GAP) + 70)
+    step = NODE + max(12.0, min(56.0, (ROOM - 70) / (widest + 1) - NODE))
+    width = max(360.0, (widest + 1) * step + 70)
     height = (len(layers) + 1) * ROW + 70
     places: dict[str, tuple[float, float]] = {}
     rows = []
@@ -112,11 +127,11 @@ def _places(names: set[str]) -> tuple[dict[str, tuple[float, float]], float, flo
         y = height - 28 - (i + 1) * ROW
         rows.append((layer, y))
         mine = sorted(heads.get(layer, []))
-        start = (width + 36 - (len(mine) + 1) * (NODE + GAP)) / 2
+        start = (width + 36 - (len(mine) + 1) * step) / 2
         for k, (_, name) in enumerate(mine):
-            places[name] = (start + k * (NODE + GAP) + NODE / 2, y)
+            places[name] = (start + k * step + NODE / 2, y)
         if layer in mlps:
-            places[mlps[layer]] = (start + len(mine) * (NODE + GAP) + NODE / 2, y - ROW * 0.3)
+            places[mlps[layer]] = (start + len(mine) * step + NODE / 2, y - ROW * 0.3)
     if "logits" in names:
         places["logits"] = (width / 2, 24.0)
     return places, width, height, rows

@@ -39,7 +39,7 @@ def level(value: float, limit: float) -> str:
 
 def strong(value: float, limit: float) -> bool:
     """Whether the colour of this value is so strong that text on it must be the paper's colour."""
-    return math.isfinite(value) and limit > 0 and abs(value) / limit > 0.66
+    return bool(math.isfinite(value) and limit > 0 and abs(value) / limit > 0.66)
 
 
 def rgb(value: float, limit: float) -> tuple[int, int, int]:
@@ -74,6 +74,7 @@ def _palette(scope: str, dark: bool) -> str:
         f"{scope} .ink{{fill:{page['ink']};color:{page['ink']}}}", f"{scope} .dim{{fill:{page['dim']}}}",
         f"{scope} .on{{fill:{page['paper']};color:{page['paper']}}}", f"{scope} .rule{{stroke:{page['rule']}}}",
         f"{scope} .axis{{stroke:{page['dim']}}}", f"{scope} .paper{{fill:{page['paper']}}}",
+        f"{scope} .halo{{stroke:{page['paper']}}}",
         f"{scope} .na{{fill:{page['paper']};stroke:{page['rule']};stroke-dasharray:2 2}}",
         f"{scope} .box{{fill:{page['paper']};stroke:{page['dim']}}}",
         f"{scope} .up{{stroke:{edge[0]}}}{scope} .down{{stroke:{edge[1]}}}",
@@ -86,6 +87,7 @@ _SHAPES = "".join(f"{{0}} .s{i}{{{{stroke-dasharray:{d or 'none'}}}}}" for i, d 
     "{0} text{{font-family:" + FONT + ";font-size:12px}}{0} .small{{font-size:10.5px}}{0} .head{{font-weight:600}}"
     "{0} .mid{{text-anchor:middle}}{0} .end{{text-anchor:end}}{0} .line{{fill:none;stroke-width:2}}"
     "{0} .band{{opacity:.16}}{0} .rule,{0} .axis{{stroke-width:1;fill:none}}{0} .edge{{fill:none;stroke-linecap:round}}"
+    "{0} .halo{{paint-order:stroke;stroke-width:4px;stroke-linejoin:round}}"
     "{0} .ci{{stroke-width:2;stroke-dasharray:none}}"
 )
 

@@ -66,13 +66,15 @@ def heatmap(
             )
             colour = "on" if strong(v, end) else "ink"
             if np.isfinite(v) and wide >= ROOM_FOR_VALUE:
-                body.append(_still(text(x + wide / 2, y + tall / 2 + 4, number(v), f"{colour} small mid")))
+                body.append(_still(text(x + wide / 2, y + tall / 2 + 4, number(v, 2), f"{colour} small mid")))
             if np.isfinite(v) and lo <= 0 <= hi:
                 body.append(f'<circle cx="{x + wide - 5:.1f}" cy="{y + 5:.1f}" r="1.6" class="{colour} quiet"/>')
                 uncertain = True
     bottom = top + len(rows) * tall
     body += _legend(left, bottom + 14, end, unit, uncertain, bool((array < 0).any()))
-    width = max(left + len(columns) * wide + (30 if turned else 6), left + LEGEND + 60)
+    width = max(
+        left + len(columns) * wide + (30 if turned else 6), left + LEGEND + 16 + width_of(short(unit, 24), 10.5)
+    )
     return Figure(
         drawing(width, bottom + 52 + (18 if uncertain else 0), body, title or "heat map", "plot grid"), title, about
     )

@@ -15,8 +15,8 @@ from interp.plots.figure import Figure
 from interp.plots.svg import drawing, hover, number, short, text, tip, width_of
 from interp.registry import UserError
 
-WIDE = (680.0, 300.0)
-NARROW = (340.0, 240.0)
+WIDE = (520.0, 240.0)
+NARROW = (330.0, 220.0)
 MOST_SERIES = 14
 MARKED = 60
 """Curves of at most this many points get a mark at each."""
@@ -66,12 +66,13 @@ def _curves(frame: pd.DataFrame, x: str, y: str, series: str, low: str, high: st
             raise UserError(f"there is no column {name!r} to draw; there are: {', '.join(map(str, frame.columns))}")
     columns = {k: numbers(frame[c], (len(frame),), c) if c in frame else np.full(len(frame), np.nan)
                for k, c in {"x": x, "y": y, "low": low, "high": high}.items()}  # fmt: skip
-    names = frame[series].astype(object).to_numpy() if series in frame else np.full(len(frame), "", dtype=object)
-    names = np.array(["" if pd.isna(n) else str(n) for n in names], dtype=object)
+    said = frame[series].tolist() if series in frame else [""] * len(frame)
+    names = ["" if pd.isna(n) else str(n) for n in said]
     held = np.isfinite(columns["x"]) & np.isfinite(columns["y"])
     curves = []
-    for name in dict.fromkeys(names[held]):
-        mine = np.flatnonzero(held & (names == name))
+    for name in dict.fromkeys(n for n, h in zip(names, held, strict=True) if h):
+        # compared one by one: numpy cuts zero bytes off the ends of texts
+        mine = np.flatnonzero(held & [n == name for n in names])
         mine = mine[np.argsort(columns["x"][mine], kind="stable")]
         curves.append(_Curve(name, *(columns[k][mine] for k in ("x", "y", "low", "high"))))
     if not curves:
@@ -99,7 +100,7 @@ def _draw(
     x = Scale(*x_ends, left, width - 10, log)
     y = Scale(least, most, top + height, top)
     narrow = width < 500
-    body = [*legend, *plot_frame(x, y, x_title, unit, 4 if narrow else 7, 4 if narrow else 5)]
+    body = [*legend, *plot_frame(x, y, x_title, unit, 4 if narrow else 6, 4 if narrow else 5)]
     for i, curve in enumerate(curves):
         body += _curve(curve, i % LINE_STYLES, x, y, x_title, unit)
     return drawing(width, top + height + 42, body, title or "curves")

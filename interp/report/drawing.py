@@ -7,7 +7,7 @@ silently.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,7 +16,7 @@ import pandas as pd
 
 from interp import plots
 from interp.plots.attention import widget
-from interp.plots.circuit_graph import drawable
+from interp.plots.circuit_graph import drawable, node_order
 from interp.plots.heatmap import MOST_CELLS
 from interp.plots.lines import MOST_SERIES
 from interp.report.source import Source
@@ -66,18 +66,28 @@ def _panels(source: Source, axes: Sequence[str]) -> Iterator[tuple[str, pd.DataF
         yield named(dict(zip(split, key if isinstance(key, tuple) else (key,), strict=True))), part
 
 
-PLAIN = {"metric", "method", "algorithm", "series", "site", "setting", "components", "granularity"}
+WORDS = {"pos": "position", "pos_label": "label", "src": "sender", "dst": "receiver", "kv_head": "key/value head"}
+PLAIN = {"metric", "method", "algorithm", "series", "site", "setting", "components", "granularity", "side"}
 """Columns whose values speak for themselves in a name."""
 
 
 def named(place: dict[str, Any]) -> str:
     """`direct_effect · ablation zero · S1 → END`."""
-    words = [str(v) if k in PLAIN else f"{k.replace('_', ' ')} {v}" for k, v in place.items() if not pd.isna(v)]
+    held = {k: v for k, v in place.items() if not pd.isna(v)}
+    words = []
+    if "src_label" in held and "dst_label" in held:
+        words.append(f"{held.pop('dst_label')} ← {held.pop('src_label')}")
+    words += [str(v) if k in PLAIN else f"{spoken(k)} {v}" for k, v in held.items()]
     return " · ".join(words)
 
 
+def spoken(column: str) -> str:
+    """A column's name in words."""
+    return WORDS.get(column, column.replace("_", " "))
+
+
 def _unit(part: pd.DataFrame) -> str:
-    units = part["unit"].dropna().unique() if "unit" in part else []
+    units: list[Any] = list(part["unit"].dropna().unique()) if "unit" in part else []
     return str(units[0]) if len(units) == 1 else ""
 
 
@@ -104,7 +114,7 @@ def maps(source: Source, limit: float | None, rows: str, columns: str, tokens: b
     for name, part in panels:
         if part.duplicated(axes).any():
             raise NotDrawnError(f"several rows share a {rows} and {columns}")
-        down, across = (pd.Index(sorted(part[c].unique())) for c in axes)
+        down, across = (pd.Index(_sorted(part[c].unique())) for c in axes)
         if len(down) * len(across) > MOST_CELLS or len(part) < 2:
             continue
         if rows == "src" and len(part) < 0.3 * len(down) * len(across):
@@ -115,12 +125,19 @@ def maps(source: Source, limit: float | None, rows: str, columns: str, tokens: b
         labels, note = _position_labels(source, across) if tokens else ([str(c) for c in across], "")
         figure = plots.heatmap(
             _grid(part, source.main, down, across, axes), [str(r) for r in down], labels, low=low, high=high,
-            title=name or f"{source.main.replace('_', ' ')} by {rows} and {columns}", unit=_unit(part),
-            row_title=rows.replace("_", " "), column_title=columns.replace("_", " "), limit=shared or None,
+            title=name or f"{spoken(source.main)} by {spoken(rows)} and {spoken(columns)}", unit=_unit(part),
+            row_title=spoken(rows), column_title=spoken(columns), limit=shared or None,
             about=" ".join(s for s in (note, cut) if s),
         )  # fmt: skip
         found.append(Drawn(figure))
     return found
+
+
+def _sorted(values: Iterable[Any]) -> list[Any]:
+    """Numbers by size, nodes in the order of the forward pass, other names by name."""
+    found = list(values)
+    ranks = [node_order(v) for v in found]
+    return sorted(found) if None in ranks else sorted(found, key=lambda v: node_order(v) or ())
 
 
 def _position_labels(source: Source, positions: pd.Index[Any]) -> tuple[list[str], str]:
@@ -163,17 +180,24 @@ def place(row: dict[Any, Any], source: Source) -> str:
         words.append(f"L{held.pop('layer')}.h{held.pop('head')}")
     if "layer" in held:
         words.append(f"L{held.pop('layer')}")
-    if "src_label" in held or "dst_label" in held:
-        words.append(f"{held.pop('dst_label', '')} ← {held.pop('src_label', '')}".strip(" ←"))
     return " ".join([*words, named(held)]).strip() or "all"
 
 
-def curves(source: Source, limit: float | None, x: str, series: str, x_name: str = "") -> list[Drawn]:
-    """Curves over x; key columns that vary make lines where they fit in one figure, panels where they do not."""
+def curves(
+    source: Source, limit: float | None, x: str, series: str, x_name: str = "", unordered: tuple[str, ...] = ()
+) -> list[Drawn]:
+    """Curves over x; key columns that vary make lines where they fit in one figure, panels where they do not.
+
+    Rows whose `x_name` is `unordered` (numbered draws) are no curve.
+    """
     main = source.main
     if main is None:
         raise NotDrawnError("the table has no number to draw")
     frame = source.frame.dropna(subset=[x, main])
+    if x_name in frame and unordered:
+        frame = frame[~frame[x_name].isin(unordered).fillna(False).astype(bool)]
+    if frame.empty:
+        return []
     always = [c for c in ("metric", "unit", "task", x_name) if c in frame and frame[c].nunique(dropna=False) > 1]
     rest = [c for c in source.varying() if c not in (x, *always)]
     # a column that x itself decides tells no lines apart
@@ -189,11 +213,14 @@ def curves(source: Source, limit: float | None, x: str, series: str, x_name: str
     drawn = [(k, p) for k, p in parts if p[x].nunique() > 1]
     for key, part in drawn[:MOST_PANELS]:
         key.pop(x_name, None)
+        # what is one and the same in this panel but not in the table says which panel it is
+        key |= {c: part[c].iloc[0] for c in source.varying()
+                if c not in (x, x_name, *split, *by_line) and part[c].nunique(dropna=False) == 1}  # fmt: skip
         lines = [named({c: row[c] for c in by_line}) for row in part[by_line].to_dict("records")]
         ends = dict(zip(("ci_low", "ci_high"), source.ends or (), strict=False))
         numbers = {"x": x, "value": main, **ends}
         table = pd.DataFrame({k: part[c].to_numpy(dtype="float64") for k, c in numbers.items()} | {"series": lines})
-        said = part[x_name].dropna().unique() if x_name in part else []
+        said: list[Any] = list(part[x_name].dropna().unique()) if x_name in part else []
         figure = plots.lines(
             table, title=named({k: v for k, v in key.items() if k != "unit"}) or main.replace("_", " "),
             unit=_unit(part), x_title=str(said[0]) if len(said) == 1 else x,
@@ -251,6 +278,8 @@ def on_text(source: Source, limit: float | None) -> list[Drawn]:
     held = examples.dropna(subset=["pos"])
     by = [c for c in ("metric", "site", "layer") if c in held and held[c].nunique(dropna=False) > 1] or ["prompt"]
     found = []
+    shown = held[held["prompt"] < ON_TEXT].groupby([*by, "prompt", "pos"], dropna=False)["example_value"].sum()
+    end = float(shown.abs().max()) if len(shown) else 0.0
     for i, prompt in enumerate(prompts[:ON_TEXT]):
         mine = held[held["prompt"] == i]
         if mine.empty:
@@ -262,7 +291,9 @@ def on_text(source: Source, limit: float | None) -> list[Drawn]:
         values = wide.to_numpy(dtype="float64")[:MOST_PANELS]
         what = "metric with the edit" if source.schema.name == "effect" else str(source.main).replace("_", " ")
         title = f"Prompt {i}: {what}"
-        figure = plots.tokens(values, words, names[:MOST_PANELS], title=title, unit=_unit(source.frame))
+        figure = plots.tokens(
+            values, words, names[:MOST_PANELS], title=title, unit=_unit(source.frame), limit=end or None
+        )
         found.append(Drawn(figure))
     return found
 

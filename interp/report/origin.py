@@ -44,10 +44,14 @@ def outcome(source: Source) -> str:
     main, frame = source.main, source.frame
     if main is None or source.schema.name not in ("effect", "attribution"):
         return ""
+    if "site" in frame and "metric" in frame:  # the sum of all parts stands as a row of its own
+        frame = frame[(frame["site"] != frame["metric"]).fillna(True)]
     units = frame["unit"].nunique() if "unit" in frame else 1
     if units > 1:
         return ""
-    row = frame.loc[frame[main].abs().idxmax()].to_dict()
+    if frame.empty or frame[main].isna().all():
+        return ""
+    row = frame.iloc[int(frame[main].abs().argmax())].to_dict()
     unit = "" if pd.isna(row.get("unit")) else f" {row['unit']}"
     between = interval(row[source.ends[0]], row[source.ends[1]]) if source.ends else ""
     return f"Largest: {visible(place(row, source))}, {number(row[main])}{unit}{f' {between}' if between else ''}."

@@ -96,7 +96,7 @@ def _embedded(value: Any) -> Markup:
 def cell_page(source: Source, others: str | None = None) -> Page:
     """The page of one table; `others` is the address of the index, where there is one."""
     sections = sections_of(source)
-    head, asked = question(source.experiment)
+    head, asked = question(source.experiment) if source.run else (f"Collected rows: {source.name}", "")
     title = f"{head}: {place_of(source)}" if place_of(source) else head
     html = _render(
         "cell.html", [sections], title=title, head=head, question=asked, place=place_of(source),
@@ -119,7 +119,7 @@ def pair_page(a: Source, b: Source) -> Page:
     contrast = contrasts(a.frame, b.frame, a.schema) if alike else {}
     heads = [question(s.experiment)[0] for s in (a, b)]
     html = _render(
-        "pair.html", both, title=f"{heads[0]} beside {heads[1]}" if heads[0] != heads[1] else f"{heads[0]}, twice",
+        "pair.html", both, title=f"{heads[0]}: two results" if heads[0] == heads[1] else " beside ".join(heads),
         sources=[a, b], heads=heads, places=[place_of(s) for s in (a, b)], outcomes=[outcome(s) for s in (a, b)],
         rows=rows, table=table, missing=missing, contrast=contrast, settings=_side_by_side(a, b),
         origins=[origin(s) for s in (a, b)], names=[s.name for s in (a, b)],
@@ -179,7 +179,7 @@ def index_page(rows: list[dict[str, Any]]) -> str:
     groups: dict[str, list[dict[str, Any]]] = {}
     for row in rows:
         groups.setdefault(row["experiment"], []).append(row)
-    asked = {name: question(name) for name in groups}
+    asked = {name: question(name) if rows[0]["cell"] else ("Collected rows", "") for name, rows in groups.items()}
     return _templates().get_template("index.html").render(
         css=Markup(css()) + static("page.css"), scripts=[static("page.js")], circuitsvis=None, version=__version__,
         title="Results", groups=groups, asked=asked, count=len(rows), embedded=_embedded,

@@ -44,7 +44,7 @@ class Source:
     def ends(self) -> tuple[str, str] | None:
         """Columns of the intervals' ends."""
         low, high = INTERVALS.get(self.schema.name, ("ci_low", "ci_high"))
-        return (low, high) if low in self.frame and high in self.frame else None
+        return (low, high) if all(c in self.frame and self.frame[c].notna().any() for c in (low, high)) else None
 
     @property
     def experiment(self) -> str:

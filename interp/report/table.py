@@ -16,7 +16,13 @@ from interp.plots.svg import visible
 from interp.report.source import Source
 
 DIGITS = 6
+HALF = 0.5
+"""Key columns filled in fewer of the rows come after the numbers, so that these stay in view."""
+SPARSE = 0.1
+"""Columns filled in fewer of the rows than this share come last."""
 _LAST = ("n", "unit", "seed", "reason")
+_BESIDE = (("normalized", "normalized_low", "normalized_high"), ("ratio", "ratio_low", "ratio_high"))
+"""Further numbers with intervals of their own, which are written and not drawn."""
 _SPREAD = ("stderr", "p_value")
 
 
@@ -35,26 +41,27 @@ def table_data(source: Source, drawn: list[tuple[str, str, str]] | None = None, 
     """
     frame = source.frame
     about = {c.name: c.about for c in source.schema.columns}
-    intervals = list(drawn or [])
-    if source.main and source.ends and not intervals:
-        intervals = [(source.main, *source.ends)]
+    intervals = list(drawn or ([(source.main, *source.ends)] if source.main and source.ends else []))
+    beside = [i for i in _BESIDE if all(c in frame and frame[c].notna().any() for c in i)]
+    ranged = {number: ends for number, *ends in [*intervals, *beside]}
+    inside = {end for ends in ranged.values() for end in ends}
     constants, shown = [], []
-    for name in frame.columns:
+    for name in map(str, frame.columns):
         column = frame[name]
         if column.isna().all():
             continue
-        if len(frame) > 1 and column.nunique(dropna=False) == 1 and name not in {n for i in intervals for n in i}:
-            constants.append((str(name), _said(column.iloc[0]), about.get(str(name), "")))
+        if len(frame) > 1 and column.nunique(dropna=False) == 1 and name not in ranged and name not in inside:
+            constants.append((name, _said(column.iloc[0]), about.get(name, "")))
         else:
-            shown.append(str(name))
-    ordered = _order(shown, source, [i[0] for i in intervals])
-    ranged = {number: (low, high) for number, low, high in intervals}
-    inside = {end for i in intervals for end in i[1:]}
-    columns = [_column(frame[n], n, about.get(n, "")) for n in ordered if n not in inside or n in ranged]
-    for column in columns:
-        ends = ranged.get(column["name"])
-        if ends and all(e in frame for e in ends):
-            column["low"], column["high"] = (_numbers(frame[e]) for e in ends)
+            shown.append(name)
+    columns = []
+    for name in _order(shown, source, list(ranged)):
+        if name in inside:
+            continue
+        columns.append(_column(frame[name], name, about.get(name, "")))
+        if name in ranged:
+            low, high = (_numbers(frame[end]) for end in ranged[name])
+            columns[-1] |= {"low": low, "high": high, "drawn": any(i[0] == name for i in intervals)}
     by_size = sort or (source.main if source.schema.name != "curve" and source.main else None)
     return TableData({"rows": len(frame), "columns": columns, "sort": by_size}, constants)
 
@@ -65,7 +72,11 @@ def _order(shown: list[str], source: Source, intervals: list[str]) -> list[str]:
     rest = [c for c in shown if c not in key and c not in middle and c not in _LAST and c not in _SPREAD]
     flags = [c for c in rest if c in source.schema.kinds("flag")]
     late = [c for c in (*_SPREAD, *_LAST) if c in shown]
-    found = [*key, *flags, *middle, *(c for c in rest if c not in flags), *late]
+    where = [c for c in key if source.frame[c].notna().mean() >= HALF]
+    partly = [c for c in key if c not in where]
+    found = [*where, *flags, *middle, *partly, *(c for c in rest if c not in flags), *late]
+    sparse = [c for c in found if source.frame[c].notna().mean() < SPARSE]
+    found = [*(c for c in found if c not in sparse), *sparse]
     return list(dict.fromkeys(found))
 
 
@@ -75,6 +86,8 @@ def _column(values: pd.Series[Any], name: str, about: str) -> dict[str, Any]:
         return {**head, "kind": "number", "values": _numbers(values)}
     if values.dtype == "Int64":
         return {**head, "kind": "index", "values": [None if pd.isna(v) else int(v) for v in values]}
+    if values.dtype == "boolean":
+        values = values.map({True: "yes", False: "no"})
     codes, words = pd.factorize(values.astype("string"), use_na_sentinel=True)
     return {**head, "kind": "text", "words": [visible(w) for w in words], "codes": codes.tolist()}
 

@@ -86,12 +86,13 @@ VIEWS.add("attention", View(
     artifact="patterns.safetensors",
 ))  # fmt: skip
 VIEWS.add("curves", View(
-    "Curves", drawing.curves, 15, "", ("x",), options={"x": "x", "x_name": "x_name", "series": "series"},
+    "Curves", drawing.curves, 15, "", ("x",),
+    options={"x": "x", "x_name": "x_name", "series": "series", "unordered": ("draw",)},
 ))  # fmt: skip
 VIEWS.add("steps", View(
-    "Over training", drawing.curves, 16, "", ("step",), options={"x": "step", "series": "site"},
+    "Over training", drawing.curves, 16, "", ("step",), ("numerics",), options={"x": "step", "series": "site"},
 ))  # fmt: skip
 VIEWS.add("checks", View("Checks that held", drawing.checks, 50, "", ("passed",)))
 VIEWS.add("largest", View(
-    "Largest rows", drawing.largest, 60, "", schemas=(*_EFFECTS, "timing"),
+    "Largest rows", drawing.largest, 28, "", schemas=(*_EFFECTS, "timing"),
 ))  # fmt: skip

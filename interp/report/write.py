@@ -65,6 +65,7 @@ def _write_indexed(
         rows.append({
             "experiment": source.experiment, "name": source.name, "address": path.relative_to(out).as_posix(),
             "place": place_of(source) or source.name, "outcome": outcome(source), "rows": len(source.frame),
+            "cell": bool(source.run),
             "settings": _settings(source),
         })  # fmt: skip
         if on_page:
@@ -78,7 +79,8 @@ def _settings(source: Source) -> str:
     """What the command set, to tell cells of one experiment apart."""
     command = str(source.run.get("command") or "")
     words = command.split()
-    return " ".join(w for prior, w in pairwise(words) if prior in ("--set", "--preset", "--n"))
+    said = {"--set": "", "--preset": "preset ", "--n": "n="}
+    return ", ".join(said[flag] + word for flag, word in pairwise(words) if flag in said)
 
 
 def _write(page: Page, path: Path, figures: bool) -> Path:

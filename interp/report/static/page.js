@@ -8,7 +8,7 @@
   const recall = () => { try { return localStorage.getItem("interp-theme") || "auto"; } catch { return "auto"; } };
   const apply = mode => {
     if (mode === "auto") delete root.dataset.theme; else root.dataset.theme = mode;
-    theme.textContent = mode[0].toUpperCase() + mode.slice(1);
+    theme.textContent = `Colours: ${mode}`;
     theme.setAttribute("aria-label", `Colours: ${mode === "auto" ? "as the system has them" : mode}`);
     theme.dataset.mode = mode;
   };
@@ -118,11 +118,30 @@
     group.before(line);
   });
 
-  /* attention by circuitsvis, whose script comes after this one */
-  window.interpMount = () => document.querySelectorAll("[data-component]").forEach(place => {
+  /* attention by circuitsvis, whose script comes after this one: mounted when it comes near, a layer at a time */
+  const FEW = 8;
+  const layerOf = name => name.replace(/[.]h\d+$/, "");
+  function mount(place) {
     const props = JSON.parse(document.querySelector(`[data-props="${place.id}"]`).textContent);
-    window.CircuitsVis.render(place.id, window.CircuitsVis[place.dataset.component], props);
-  });
+    const names = props.attentionHeadNames, layers = [...new Set(names.map(layerOf))];
+    const draw = layer => {
+      const kept = names.map((n, i) => i).filter(i => layer === null || layerOf(names[i]) === layer), div = document.createElement("div");
+      div.id = `${place.id}-view`; place.replaceChildren(div);
+      window.CircuitsVis.render(div.id, window.CircuitsVis[place.dataset.component],
+        { ...props, attention: kept.map(i => props.attention[i]), attentionHeadNames: kept.map(i => layer === null ? names[i] : names[i].slice(layer.length + 1)) });
+    };
+    if (names.length <= FEW || layers.length < 2) return draw(null);
+    const line = document.createElement("p"), label = document.createElement("label"), select = document.createElement("select");
+    line.className = "choose"; label.textContent = "Layer "; label.append(select); line.append(label); place.before(line);
+    layers.forEach(l => select.add(new Option(l.replace(/^L/, ""), l)));
+    select.addEventListener("change", () => draw(select.value));
+    return draw(layers[0]);
+  }
+  window.interpMount = () => {
+    const near = new IntersectionObserver(seen => seen.filter(e => e.isIntersecting).forEach(e => { near.unobserve(e.target); mount(e.target); }),
+      { rootMargin: "400px" });
+    document.querySelectorAll("[data-component]").forEach(place => near.observe(place));
+  };
 
   /* the index: cards that hold the words */
   const find = document.getElementById("find");

@@ -16,6 +16,11 @@
     if (text !== undefined) e.textContent = text;
     return e;
   };
+  const ruler = document.createElement("canvas").getContext("2d");
+  const wide = (words, weight = "400") => {
+    ruler.font = `${weight} 13.5px ${getComputedStyle(document.body).fontFamily}`;
+    return Math.max(...words.map(w => ruler.measureText(w).width));
+  };
   const floats = values => Float64Array.from(values, v => v === null ? NaN : v);
 
   function columnsOf(data) {
@@ -28,19 +33,22 @@
         col.rank = new Int32Array(c.words.length);
         order.forEach((w, place) => { col.rank[w] = place; });
         col.text = i => col.codes[i] < 0 ? "" : col.words[col.codes[i]];
-        const longest = Math.max(c.name.length + 2, ...c.words.slice(0, 5000).map(w => Math.min(w.length, 34)));
-        col.width = Math.round(longest * 7.4 + 24);
+        col.width = Math.min(190, wide(c.words.slice(0, 2000).concat("")) + 22);
       } else {
         col.values = floats(c.values);
         col.text = i => shown(col.values[i], c.kind === "index" ? 12 : 4);
         col.signed = c.kind === "number" && col.values.some(v => v < 0);
-        col.width = Math.max(c.kind === "index" ? 64 : 92, c.name.length * 7.6 + 38);
+        col.width = c.kind === "index" ? 64 : 92;
       }
+      col.width = Math.max(col.width, wide([c.name.replace(/_/g, " ") + " |↓|"], "600") + 22);
       if (c.low) {
+        col.drawn = c.drawn;
         col.low = floats(c.low); col.high = floats(c.high);
         let lo = 0, hi = 0;
         for (const a of [col.values, col.low, col.high]) for (const v of a) { if (v < lo) lo = v; if (v > hi) hi = v; }
         const span = hi - lo || 1;
+        const said = Array.from({ length: Math.min(500, data.rows) }, (_, i) => between(col.low[i], col.high[i]));
+        col.ends = Math.max(110, wide(said.concat("")) + 16);
         col.place = v => 2 + 96 * (v - lo) / span;
       }
       return col;
@@ -116,7 +124,7 @@
       widths.push(`${Math.round(col.width)}px`);
       button.addEventListener("click", () => sortBy(col));
       if (col.low) {
-        for (const [text, width] of [["", 150], ["95% interval", 150]]) {
+        for (const [text, width] of [...(col.drawn ? [["", 150]] : []), [col.drawn ? "95% interval" : "its 95% interval", Math.round(col.ends)]]) {
           const extra = make("div"); extra.setAttribute("role", "columnheader");
           if (text) { const b = make("button", "", text); b.disabled = true; b.tabIndex = -1; extra.append(b); }
           head.append(extra); widths.push(`${width}px`);
@@ -124,7 +132,7 @@
       }
       return cell;
     });
-    const grid = widths.slice(0, -1).concat(`minmax(${widths[widths.length - 1]},1fr)`).join(" ");
+    const grid = `${widths.join(" ")} 1fr`;
     head.style.gridTemplateColumns = grid;
 
     function line() {
@@ -134,7 +142,9 @@
         if (!col.low) return { cell };
         const iv = make("div", "iv"), zero = make("i", "zero"), span = make("i", "span"), dot = make("i", "dot"), text = make("div", "between");
         zero.style.left = `${col.place(0)}%`; iv.setAttribute("aria-hidden", "true"); text.setAttribute("role", "gridcell");
-        iv.append(zero, span, dot); row.append(iv, text);
+        iv.append(zero, span, dot);
+        if (col.drawn) row.append(iv);
+        row.append(text);
         return { cell, iv, span, dot, text };
       });
       return { row, parts };
