@@ -9,6 +9,7 @@ minimality; hypothesis tests, the reversed equivalence test among them.
 
     interp run circuit_evaluation --model toy-ioi --task ioi
     interp run circuit_evaluation --set circuit=results/circuit_discovery/toy-ioi.ioi-…/artifacts/circuit.json
+    interp run circuit_evaluation --n 200 --set circuit=toy-ioi
     interp run circuit_evaluation --set 'classes={"movers": ["a1.h0", "a1.h1"]}'
 
 Sources: 2504.13151, 2211.00593, 2410.13032, 2407.08734.
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
 class CircuitEvaluation(ModelTaskConfig):
     """Settings of `circuit_evaluation`."""
 
-    circuit: str | None = Field(None, description="circuit file, .json or .graphml; without one it is found here")
+    circuit: str | None = Field(None, description="circuit file (.json, .graphml) or named circuit; else found here")
     method: str = Field("eap_ig_inputs", description="without a file: discovery method")
     size: int | None = Field(None, ge=1, description="without a file: edges to keep")
     share: float | None = Field(None, gt=0, le=1, description="without a file: edges to keep, as a share; 0.2")
@@ -58,7 +59,7 @@ def run(config: CircuitEvaluation, context: Context) -> Table:
     from interp.circuits.curve import SHARES
     from interp.circuits.evaluate import Settings, evaluate
     from interp.circuits.files import found_on, to_json
-    from interp.circuits.named import read_circuit
+    from interp.circuits.named import circuit_file, read_circuit
     from interp.circuits.running import Evaluator
     from interp.circuits.splits import require_disjoint
     from interp.interventions.options import options_of
@@ -69,7 +70,7 @@ def run(config: CircuitEvaluation, context: Context) -> Table:
     recipe = Recipe(config.ablation, seed=config.seed)
     if config.circuit is not None:
         circuit, how = read_circuit(config.circuit, model.geometry), "file"
-        require_disjoint(found_on(config.circuit), task)
+        require_disjoint(found_on(circuit_file(config.circuit)), task)
     else:
         circuit, how = _found(config, context), config.method
     evaluator = Evaluator.of(

@@ -4,7 +4,9 @@ Rows with `series` = ranking: AUROC of the method's ranking of all edges against
 interval over edges), precision and recall at the true size, CPR and CMD on other prompts, forward passes
 (a backward pass counts as two) and seconds. Rows with `series` = silent edge: true edges that exact patching
 does not see, and why (redundant with which edge, or constant on the data); `series` = false edge: false edges
-with an effect above 1e-6 (there are none on compiled and planted circuits).
+with an effect above 1e-6. Both for compiled and planted circuits only: in the trained models, whose circuit is a
+finding, edges outside it may carry a little. `series` = leaderboard: each method's mean over the circuits on
+which every method has a number (interval over circuits); the same as a page is the artifact `leaderboard.md`.
 
 Exact patching, ACDC and masks are given the size of the output's change; gradient methods a metric with a
 gradient. What edges are replaced by is fixed per circuit: zero on compiled and planted ones.
@@ -34,7 +36,7 @@ CIRCUITS = (
     "planted-induction", "planted-gates", "tracr-reverse", "tracr-x-proportion", "tracr-count", "tracr-histogram",
     "tracr-sort", "tracr-sort-unique", "tracr-shuffle-dyck", "induction-2l", "induction-2l-finetuned", "toy-ioi",
 )  # fmt: skip
-METHODS = ("exact", "eap", "eap_ig_inputs", "clean_corrupt", "relp", "acdc", "masks")
+METHODS = ("exact", "eap", "eap_ig_inputs", "eap_ig_activations", "clean_corrupt", "relp", "acdc", "masks")
 
 
 class GroundTruth(Config):
@@ -63,7 +65,7 @@ def schema() -> Schema:
         "ground_truth",
         (
             *key("name", experiment="experiment that made the row", model="known circuit", method="method",
-                 series="ranking, silent edge or false edge", ablation="what edges are replaced by",
+                 series="ranking, silent edge, false edge or leaderboard", ablation="what edges are replaced by",
                  metric="metric the method was given", src="source of an edge", dst="slot of an edge"),
             *of("number", auroc="area under the ROC curve", auroc_low="lower end of its 95% interval",
                 auroc_high="upper end", precision="at the true size", recall="at the true size",
@@ -100,7 +102,9 @@ def run(config: GroundTruth, context: Context) -> Table:
         rows += found
         curves[name] = points
     kind = schema()
-    return Table(typed(rows, kind), kind, artifacts={"roc.json": curves}, notes=_leaderboard(rows))
+    board = _leaderboard(rows, config)
+    artifacts = {"roc.json": curves, "leaderboard.md": _page(board, rows, config)}
+    return Table(typed([*rows, *board], kind), kind, artifacts=artifacts)
 
 
 def _circuit(name: str, config: GroundTruth, context: Context) -> tuple[list[dict[str, Any]], dict[str, Any]]:
@@ -146,7 +150,7 @@ def _pair(known: Known, other: Known, method: str, config: GroundTruth) -> dict[
     except UserError as e:
         return {"rows": [_null(known.name, method, config, str(e))], "roc": None}
     rows = [_ranking(known, method, verdict, config)]
-    if method == "exact":
+    if method == "exact" and known.constructed:
         rows += _edges(known, verdict, config)
     return {"rows": rows, "roc": [list(a) for a in verdict.roc]}
 
@@ -200,16 +204,64 @@ def _null(name: str, method: str, config: GroundTruth, reason: str) -> dict[str,
             "seed": config.seed, "reason": reason}  # fmt: skip
 
 
-def _leaderboard(rows: list[dict[str, Any]]) -> dict[str, Any]:
-    """Mean AUROC of each method over the circuits that have one."""
-    found: dict[str, list[float]] = {}
-    for row in rows:
-        if row.get("auroc") is not None:
-            found.setdefault(row["method"], []).append(row["auroc"])
-    return {
-        "mean_auroc": {m: sum(v) / len(v) for m, v in found.items()},
-        "circuits": {m: len(v) for m, v in found.items()},
-    }
+def _leaderboard(rows: list[dict[str, Any]], config: GroundTruth) -> list[dict[str, Any]]:
+    """Each method's means over the circuits on which every method has an AUROC, best first."""
+    import numpy as np
+
+    from interp import stats
+
+    found = {(r["model"], r["method"]): r for r in rows if r["series"] == "ranking" and r.get("auroc") is not None}
+    shared = [c for c in config.circuits if all((c, m) in found for m in config.methods)]
+    if not shared:
+        return []
+    how = stats.resampling(len(shared), np.random.default_rng(config.seed))
+    out = []
+    for m in config.methods:
+        mine = [found[c, m] for c in shared]
+        got = stats.summarize(np.array([[r["auroc"] for r in mine]]), how)
+        means = {k: _mean([r[k] for r in mine]) for k in MEANS}
+        out.append({
+            "experiment": "ground_truth", "model": "all", "method": m, "series": "leaderboard", **means,
+            "auroc_low": _finite(got.low[0]), "auroc_high": _finite(got.high[0]), "n": config.n, "seed": config.seed,
+            "algorithm": f"mean over circuits: {', '.join(shared)}", "reason": got.reason[0],
+        })  # fmt: skip
+    return sorted(out, key=lambda r: -float(r["auroc"]))
+
+
+MEANS = ("auroc", "precision", "recall", "cpr", "cmd", "forward_equivalents", "seconds")
+
+
+def _mean(values: list[float | None]) -> float | None:
+    """The mean, where every circuit has a number."""
+    held = [v for v in values if v is not None]
+    return sum(held) / len(held) if held and len(held) == len(values) else None
+
+
+def _finite(value: float) -> float | None:
+    from math import isfinite
+
+    return float(value) if isfinite(value) else None
+
+
+def _page(board: list[dict[str, Any]], rows: list[dict[str, Any]], config: GroundTruth) -> str:
+    """The leaderboard and the AUROC of every pair, in Markdown."""
+    head = "| method | AUROC (95% over circuits) | CPR | CMD | forward passes | seconds |"
+    lines = ["# Discovery methods on circuits that are known", "", board[0]["algorithm"] + "." if board else ""]
+    lines += ["", head, "|---|---|---|---|---|---|"]
+    for r in board:
+        spread = "" if r["auroc_low"] is None else f" ({r['auroc_low']:.3f} to {r['auroc_high']:.3f})"
+        cells = [f"{r['auroc']:.3f}{spread}", *(_cell(r[k]) for k in ("cpr", "cmd", "forward_equivalents", "seconds"))]
+        lines.append(f"| {r['method']} | {' | '.join(cells)} |")
+    by = {(r["model"], r["method"]): r for r in rows if r["series"] == "ranking"}
+    lines += ["", "AUROC by circuit:", "", f"| circuit | {' | '.join(config.methods)} |"]
+    lines.append("|---" * (len(config.methods) + 1) + "|")
+    for c in config.circuits:
+        lines.append(f"| {c} | {' | '.join(_cell(by[c, m].get('auroc')) for m in config.methods)} |")
+    return "\n".join(lines) + "\n"
+
+
+def _cell(value: float | None) -> str:
+    return "null" if value is None else f"{value:.3g}" if abs(value) < 1000 else f"{value:.0f}"
 
 
 EXPERIMENT = Experiment(

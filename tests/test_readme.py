@@ -68,7 +68,7 @@ def test_runs_are_understood(words: list[str], asked: list[tuple[Experiment, Any
     # GPT-2 small is not here: the README says that this one was not run
     assert model is None or model in zoo.names() or experiment.name == "reproduce_gpt2_small"
     assert task is None or Path(task).is_file() or get_task(task)
-    assert metric is None or metric in METRICS
+    assert metric in (None, "auto") or metric in METRICS
 
 
 def test_sweep_files_are_planned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -30,7 +30,8 @@ class Benchmark(Config):
     firsts: tuple[int, ...] = Field((10, 0), description="position where pairs first differ; 0: from the start")
     sweeps: tuple[str, ...] = Field(("head", "residual"), description="of head, residual")
     rounds: int = Field(5, ge=1, description="alternating rounds; medians are reported")
-    edges: bool = Field(True, description="time exact patching of all 262 edges of a small model")
+    edges: bool = Field(True, description="time exact patching of all 262 edges of a small model, and ACDC")
+    attribution: bool = Field(True, description="time edge attribution of GPT-2 small's shape")
     peers: bool = Field(True, description="time nnsight where it is installed")
     memory: bool = Field(True, description="measure peak memory in processes of their own")
 
@@ -39,23 +40,29 @@ def run(config: Benchmark, context: Context) -> Table:
     """Every case in turn."""
     import torch
 
-    from experiments.benchmark.edge_rows import exact_edges_row
+    from experiments.benchmark.attribution_rows import attribution_rows, lens_row
+    from experiments.benchmark.edge_rows import acdc_row, exact_edges_row
     from experiments.benchmark.patching_rows import nnsight_row, patching_row
     from interp.results.frames import typed
     from interp.results.schemas import TIMING
 
     threads, rounds = torch.get_num_threads(), config.rounds
-    cases: list[Callable[[], dict[str, Any]]] = [
-        lambda s=shape, f=first, k=kind: patching_row(s, f, k, rounds, threads, config.memory)  # type: ignore[misc]
+    cases: list[Callable[[], list[dict[str, Any]]]] = [
+        lambda s=shape, f=first, k=kind: [patching_row(s, f, k, rounds, threads, config.memory)]  # type: ignore[misc]
         for shape in config.shapes for first in config.firsts for kind in config.sweeps
     ]  # fmt: skip
     if config.peers and "gpt2-small" in config.shapes:
-        cases.append(lambda: nnsight_row("gpt2-small", 10, rounds, threads))
+        cases.append(lambda: [nnsight_row("gpt2-small", 10, rounds, threads)])
     if config.edges:
-        cases.append(lambda: exact_edges_row(rounds, threads))
-    rows = [{"experiment": "benchmark", **case()} for case in context.progress(cases, "timing", len(cases))]
+        cases.append(lambda: [exact_edges_row(rounds, threads)])
+        cases.append(lambda: [acdc_row(shape, rounds, threads) for shape in ("random", "toy-ioi")])
+    if config.attribution:
+        cases.append(lambda: attribution_rows(rounds, threads, config.memory))
+        cases.append(lambda: [lens_row(min(rounds, 3), threads)] if config.peers else [])
+    timed_cases = context.progress(cases, "timing", len(cases))
+    rows = [{"experiment": "benchmark", **row} for case in timed_cases for row in case()]
     return Table(typed(rows, TIMING), TIMING)
 
 
-SMOKE = {"shapes": ("tiny",), "rounds": 1, "edges": False, "peers": False, "memory": False}
-EXPERIMENT = Experiment("benchmark", 1, Benchmark, run, {"smoke": SMOKE})
+SMOKE = {"shapes": ("tiny",), "rounds": 1, "edges": False, "attribution": False, "peers": False, "memory": False}
+EXPERIMENT = Experiment("benchmark", 2, Benchmark, run, {"smoke": SMOKE})

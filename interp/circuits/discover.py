@@ -137,6 +137,13 @@ class Discovery:
         first = torch.argsort((~kept[order]).int(), stable=True)
         return tuple(graph.edges[i] for i in order[first].tolist())
 
+    def _repr_html_(self) -> str:
+        from interp.plots.show import card
+
+        facts = {"metric": self.metric.name, "cost": f"{self.cost:.4g} forward passes", **self.about}
+        kept = f"{len(self.circuit)} of {len(self.circuit.graph.edges)} edges"
+        return card("Circuit found", {"kept": kept, **facts}, figures=[self.circuit.draw()])
+
 
 DiscoveryFunction = Callable[[Request], Discovery]
 DISCOVERIES: Registry[DiscoveryFunction] = Registry("discovery method", group="interp.discovery")
@@ -214,19 +221,20 @@ def by_scores(request: Request, method: str) -> Discovery:
     circuit = select(graph, table, n, request.selection, absolute=request.absolute)
     how = f"{request.selection} {n} of {'absolute' if request.absolute else 'signed'} scores"
     return Discovery(
-        circuit, request.metric_for("logit_diff"), forward_equivalents(method, request.steps, len(graph.edges)),
+        circuit, request.metric_for("logit_diff"), forward_equivalents(method, request.steps, graph),
         {"algorithm": how, "ablation": str(scores.about.get("ablation"))}, request.absolute, scores.values,
     )  # fmt: skip
 
 
-def forward_equivalents(method: str, steps: int, edges: int) -> float:
+def forward_equivalents(method: str, steps: int, graph: Graph) -> float:
     """Forward passes of an attribution, a backward pass counting as two; NaN where it is not known.
 
-    The ablated run is counted once. `exact` counts a pass per edge, though replay runs only part of each.
+    The ablated run is counted once. `exact` counts a pass per edge and `eap_ig_activations` whole passes per source,
+    though they run only the part of the model above it.
     """
     gradient = 3.0
     known = {
         "eap": gradient, "relp": gradient, "clean_corrupt": 2 * gradient, "eap_ig_inputs": steps * gradient,
-        "exact": float(edges),
+        "eap_ig_activations": len(graph.sources) * steps * gradient, "exact": float(len(graph.edges)),
     }  # fmt: skip
     return known.get(method, float("nan")) + 1.0

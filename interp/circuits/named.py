@@ -26,17 +26,22 @@ def named_circuits() -> dict[str, Path]:
     return {path.stem: path for path in sorted(root.glob("*.json"))}
 
 
-def read_circuit(name_or_file: str | Path, geometry: Geometry) -> Circuit:
-    """A circuit for a model of this shape. UserError for a name that is none, and a file that does not fit."""
+def circuit_file(name_or_file: str | Path) -> Path:
+    """The file of a circuit. UserError for a name that is none."""
     if Path(name_or_file).suffix in SUFFIXES:
-        return load_circuit(name_or_file, geometry)
+        return Path(name_or_file)
     known = named_circuits()
     if str(name_or_file) not in known:
         raise UserError(
             f"circuit {str(name_or_file)!r} is neither a file ({' or '.join(SUFFIXES)}) nor a named circuit; named: "
             f"{', '.join(known) or 'none'}"
         )
-    return load_circuit(known[str(name_or_file)], geometry)
+    return known[str(name_or_file)]
+
+
+def read_circuit(name_or_file: str | Path, geometry: Geometry) -> Circuit:
+    """A circuit for a model of this shape. UserError for a name that is none, and a file that does not fit."""
+    return load_circuit(circuit_file(name_or_file), geometry)
 
 
 def refuse_unused(config: BaseModel, unused: Sequence[str]) -> None:

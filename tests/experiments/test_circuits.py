@@ -107,13 +107,16 @@ def test_ground_truth(tmp_path: Path) -> None:
         TRUTH, {"circuits": ("planted-gates", "induction-2l"), "methods": ("exact", "eap"), "n": 8}, out=tmp_path
     )
     table = cell.table()
-    here = table[table["model"] == "planted-gates"].set_index("method")
+    here = table[(table["model"] == "planted-gates") & (table["series"] == "ranking")].set_index("method")
     assert here.loc["exact", "auroc"] == 1.0
     assert here.loc["eap", "auroc"] < 0.9
     missing = table[table["model"] == "induction-2l"]
     assert missing["auroc"].isna().all()
     assert missing["reason"].str.contains("not part of this package").all()
-    assert cell.run()["notes"]["mean_auroc"]["exact"] == 1.0
+    board = table[table["series"] == "leaderboard"]
+    assert board.sort_values("auroc")["method"].tolist() == ["eap", "exact"]
+    assert board["algorithm"].eq("mean over circuits: planted-gates").all()
+    assert "| induction-2l | null | null |" in cell.artifacts()["leaderboard.md"].read_text()
     with pytest.raises(UserError, match="unknown known circuit 'planted'"):
         run_cell(TRUTH, {"circuits": ("planted",)}, out=tmp_path)
 

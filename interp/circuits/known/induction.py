@@ -46,7 +46,8 @@ def _known(name: str, folder: str | Path | None, n: int, seed: int) -> Known:
     truth = Circuit.of(Graph(model.geometry), EDGES)
     # a mean by position would leave the previous-token head what it reads
     recipe = Recipe("mean", over="clean", mean_by="all")
-    return Known(name, model, task, truth, recipe, CHANGE, get_metric("logit_diff"), "the published mechanism")
+    smooth, source = get_metric("logit_diff"), "the published mechanism"
+    return Known(name, model, task, truth, recipe, CHANGE, smooth, source, constructed=False)
 
 
 @register_known("induction-2l")

@@ -14,7 +14,7 @@ from interp.models.model import Model
 from interp.registry import Registry, UserError
 from interp.tasks.values import Task
 
-MODULES = ("planted", "tracr", "induction")
+MODULES = ("planted", "tracr", "induction", "toy_ioi")
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,6 +33,8 @@ class Known:
     """A metric with a gradient at the clean run, for gradient methods."""
     source: str
     """Where the truth comes from."""
+    constructed: bool = True
+    """True by construction; otherwise a finding in a trained model, where edges outside it may carry a little."""
 
 
 Builder = Callable[..., Known]
