@@ -88,10 +88,11 @@ notebooks: $(VENV)/.stamp-dev
 	OMP_NUM_THREADS=1 $(BIN)/python -m experiments.notebooks
 	OMP_NUM_THREADS=1 $(BIN)/python -m experiments.notebooks._picture
 
-# a page for every module, from docstrings; nothing is fetched
+# a page for every module, from docstrings; nothing is fetched. Each is named: pdoc stops at a package's __all__
+SOURCES = $(shell find interp experiments -name '*.py' ! -name '__main__.py' ! -path '*/notebooks/*' | sort)
 docs: $(VENV)/.stamp-dev
 	rm -rf build/docs
-	$(BIN)/pdoc --no-show-source -o build/docs interp experiments '!experiments.notebooks'
+	$(BIN)/pdoc --no-show-source -o build/docs $(subst /,.,$(patsubst %/__init__,%,$(basename $(SOURCES))))
 
 format: $(VENV)/.stamp-dev
 	$(BIN)/ruff check --fix .
