@@ -14,6 +14,7 @@ null in `passed`, and the reason.
 
 from __future__ import annotations
 
+import subprocess
 import tempfile
 import time
 from collections.abc import Iterator, Mapping
@@ -78,16 +79,18 @@ def _chosen(config: SweepFaults, stack: ExitStack) -> Iterator[tuple[Fault, str 
 def _made(fault: Fault, why_not: str | None) -> Mapping[str, Any]:
     """What is seen after the fault and the resume."""
     from experiments.faults.local_faults import Unfit
+    from experiments.faults.scene import clear_away
 
     if why_not is not None:
         return {"reason": why_not}
     started = time.monotonic()
-    with tempfile.TemporaryDirectory(prefix="fault-") as folder:
+    with tempfile.TemporaryDirectory(prefix="fault-", ignore_cleanup_errors=True) as folder:
         try:
             seen = fault.make(Path(folder) / "scene")
         except Unfit as e:
             return {"reason": str(e)}
-        except (AssertionError, TimeoutError) as e:
+        except (AssertionError, TimeoutError, subprocess.TimeoutExpired) as e:
+            clear_away(Path(folder))
             return {"passed": False, "seen": "the case itself went wrong", "reason": str(e)[-500:]}
     told = seen.told() + (f"; left behind: {', '.join(seen.left)}" if seen.left else "")
     return {

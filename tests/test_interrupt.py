@@ -92,4 +92,6 @@ def test_a_sweep(tmp_path: Path) -> None:
     assert "3 of 3 cells are published" in again.communicate(timeout=300)[0]
     assert [p.stat().st_mtime_ns for p in done] == stamps
     ended = [e for p in State(out, "some").at("events").glob("*.jsonl") for e in read_lines(p) if e["state"] == "done"]
-    assert len(ended) == len({e["key"] for e in ended}) == 3
+    # none twice; one that was published at the very moment of the signal may not have been noted
+    assert len(ended) == len({e["key"] for e in ended}) >= 2
+    assert len(published()) == 3

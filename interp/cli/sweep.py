@@ -242,5 +242,6 @@ def _tell(outcome: Outcome) -> int:
 def _figures(report: Any) -> str:
     if not report.done:
         return ""
-    over = f", overhead {report.overhead:.1%}" if report.overhead is not None and report.workers else ""
-    return f" ({report.done} now, {report.wall_seconds:.1f} s with {report.workers} worker(s){over})"
+    over = f", overhead {report.overhead:.1%}" if report.overhead is not None else ""
+    by = f" with {report.workers} worker(s)" if report.workers else ""
+    return f" ({report.done} now, {report.wall_seconds:.1f} s{by}{over})"

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import secrets
+import shutil
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -15,6 +16,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from interp.registry import UserError, unknown
+from interp.results.store import partial_path
 from interp.sweep.backends.base import Job, Report
 from interp.sweep.claims import Owner, alive_here, boot_id
 from interp.sweep.plan import Plan
@@ -91,7 +93,11 @@ def run_sweep(
 
 
 def look_over(plan: Plan) -> dict[str, str]:
-    """Move broken cells aside; their places and what is wrong with them."""
+    """Move broken cells aside; their places and what is wrong with them. Clear up behind whole ones.
+
+    A worker that was stopped between publishing and clearing up left streamed rows; whoever writes to such a
+    folder still finds the cell published (`interp.results.store.publish`), so that it may go at any time.
+    """
     noted = plan.state.digests()
     found = {}
     done = plan.done()
@@ -99,7 +105,9 @@ def look_over(plan: Plan) -> dict[str, str]:
         if cell.key in done:
             path = plan.out / cell.place
             why = broken(path, noted.get(cell.key))
-            if why is not None and put_aside(path, noted.get(cell.key)):
+            if why is None:
+                shutil.rmtree(partial_path(path), ignore_errors=True)
+            elif put_aside(path, noted.get(cell.key)):
                 found[cell.place] = why
     return found
 

@@ -46,10 +46,10 @@ def _overview(state: State, status: Any, cells: Sequence[Mapping[str, Any]]) -> 
         f"They took {seconds:.0f} s of computing."
     ]
     for run in runs:
+        by = f" with {run['workers']} workers" if run.get("workers") else ""
         over = f", overhead {run['overhead']:.1%}" if isinstance(run.get("overhead"), float) else ""
         lines.append(
-            f"A run by backend {run['backend']} with {run['workers']} workers: {run['done']} cells in"
-            f" {run['wall_seconds']:.0f} s{over}."
+            f"A run by backend {run['backend']}{by}: {run['done']} cells in {run['wall_seconds']:.0f} s{over}."
         )
     return "\n".join(lines) + "\n"
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +15,11 @@ from sweep_files import Sweeps
 from experiments.faults.probe import PROBE
 from interp.cells import EXPERIMENTS, Config, Context, Experiment, Table, run_cell
 from interp.registry import UserError
+from interp.results.store import partial_path
 from interp.sweep.backends.base import worker_threads
 from interp.sweep.claims import Claims, Owner
 from interp.sweep.plan import Plan
-from interp.sweep.run import Options, run_sweep
+from interp.sweep.run import Options, look_over, run_sweep
 from interp.sweep.spec import Resources
 from interp.sweep.state import read_lines
 from interp.sweep.status import cell_log, sweep_status
@@ -204,6 +206,21 @@ def test_broken_cells_are_seen_and_put_aside(sweeps: Sweeps) -> None:
     outcome = run_sweep(plan, INLINE)
     assert len(outcome.put_aside) == 3
     assert outcome.complete
+
+
+def test_rows_left_beside_a_published_cell_are_cleared_up(sweeps: Sweeps) -> None:
+    """A worker was stopped between publishing a cell and removing the rows it had streamed."""
+    plan = sweeps.plan(THREE)
+    run_sweep(plan, INLINE)
+    whole, open_ = (partial_path(plan.out / c.place) for c in plan.cells[:2])
+    for left in (whole, open_):
+        left.mkdir()
+        (left / "rows.jsonl").write_text("{}\n")
+    shutil.rmtree(plan.out / plan.cells[1].place)
+    look_over(plan)
+    assert not whole.exists()
+    # rows of a cell that is not published are what its resume goes on from
+    assert (open_ / "rows.jsonl").exists()
 
 
 def test_a_changed_file_is_told_and_an_unknown_sweep_too(sweeps: Sweeps) -> None:

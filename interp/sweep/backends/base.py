@@ -62,7 +62,8 @@ class Report:
     """Why nothing more could be written."""
     cell_seconds: float = 0.0
     wall_seconds: float = 0.0
-    workers: int = 1
+    workers: int | None = 1
+    """Workers at once; None where a cluster decides."""
     waiting: int = 0
     """Cells handed to a cluster whose end was not awaited."""
 
@@ -81,7 +82,7 @@ class Report:
     @property
     def overhead(self) -> float | None:
         """(workers × wall − Σ cell seconds) / Σ cell seconds."""
-        if not self.cell_seconds:
+        if not self.cell_seconds or self.workers is None:
             return None
         return (self.workers * self.wall_seconds - self.cell_seconds) / self.cell_seconds
 

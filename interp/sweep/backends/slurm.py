@@ -46,7 +46,7 @@ def run_slurm(job: Job, cluster: str = "slurm", wait: bool = True) -> Report:
 
         raise unknown("cluster", cluster, list(CLUSTERS))
     started = time.perf_counter()
-    report = Report()
+    report = Report(workers=None)
     follower = _Follower(job, cluster, report)
     for _ in range(job.plan.sweep.retries + 1):
         left = follower.left()
