@@ -15,6 +15,8 @@ from interp.registry import UserError
 
 MOST = 200
 ROW = 24.0
+LINE = 44
+"""Characters of a label on one line."""
 
 
 def bars(
@@ -46,13 +48,14 @@ def _draw(
     title: str, width: float, stacked: bool,
 ) -> str:  # fmt: skip
     """Labels stand left of the bars, or over them where it is narrow."""
-    beside = 6.0 if stacked else min(300.0, max(width_of(short(n, 44)) for n in labels) + 14)
+    beside = 6.0 if stacked else min(300.0, max(width_of(short(n, LINE), 10.5) for n in labels) + 14)
     numbers_said = [
         " ".join(p for p in (number(v), interval(a, b)) if p) for v, a, b in zip(values, low, high, strict=True)
     ]
     said = max(width_of(s, 10.5) for s in numbers_said) + 12
     x = Scale(*span, beside + 4, width - (10 if stacked else said))
-    row = ROW * 1.75 if stacked else ROW
+    two = not stacked and any(len(n) > LINE for n in labels)
+    row = ROW * (1.75 if stacked else 1.5 if two else 1.0)
     top = 8.0
     bottom = top + row * len(labels)
     body = []
@@ -63,7 +66,10 @@ def _draw(
         body.append(text((x.start + x.end) / 2, bottom + 31, unit, "dim small mid"))
     for i, name in enumerate(labels):
         y = top + row * i + (row * 0.72 if stacked else row / 2)
-        body.append(text(6, y - 12 if stacked else y + 4, short(name, 44), "ink small halo" if stacked else "ink"))
+        first, second = (short(name, LINE), "") if stacked or len(name) <= LINE else _halves(name)
+        body.append(text(6, y - (12 if stacked else 3 if second else -4), first, "ink small halo"))
+        if second:
+            body.append(text(6, y + 11, second, "ink small"))
         value = numbers_said[i]
         if stacked:
             body.append(text(width - 4, y - 12, value, "dim small end halo"))
@@ -71,6 +77,13 @@ def _draw(
             body.append(text(width - said + 8, y + 4, value, "dim small"))
         body += _mark(values[i], low[i], high[i], x, y, tip(name, values[i], low[i], high[i], unit), i)
     return drawing(width, bottom + (40 if unit else 24), body, title or "numbers with intervals")
+
+
+def _halves(name: str) -> tuple[str, str]:
+    """A long label on two lines, broken at a space where there is one; the second is cut."""
+    at = name.rfind(" ", LINE // 2, LINE)
+    at = at if at > 0 else LINE
+    return name[:at], short(name[at:].strip(), LINE)
 
 
 def _mark(value: float, low: float, high: float, x: Scale, y: float, said: str, i: int) -> list[str]:

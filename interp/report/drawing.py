@@ -152,7 +152,7 @@ def _position_labels(source: Source, positions: pd.Index[Any]) -> tuple[list[str
 def largest(source: Source, limit: float | None) -> list[Drawn]:
     """The rows that are largest in size, with their intervals, in falling order; one figure per unit."""
     if source.main is None:
-        raise NotDrawnError("the table has no number to draw")
+        return []
     frame = source.frame.dropna(subset=[source.main])
     units = frame["unit"].astype("string").fillna("") if "unit" in frame else pd.Series("", index=frame.index)
     found = []
@@ -200,8 +200,9 @@ def curves(
         return []
     always = [c for c in ("metric", "unit", "task", x_name) if c in frame and frame[c].nunique(dropna=False) > 1]
     rest = [c for c in source.varying() if c not in (x, *always)]
-    # a column that x itself decides tells no lines apart
-    rest = [c for c in rest if (frame.groupby([*always, x], dropna=False)[c].nunique(dropna=False) > 1).any()]
+    # a column that x itself decides tells no lines apart; the series always does
+    told = frame.groupby([*always, x], dropna=False)
+    rest = [c for c in rest if c == series or (told[c].nunique(dropna=False) > 1).any()]
     by_line = [c for c in dict.fromkeys([series, *rest]) if c in rest]
     split = list(always)
     while by_line and _most_lines(frame, split, by_line) > MOST_SERIES:

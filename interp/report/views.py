@@ -32,10 +32,18 @@ class View:
     schemas: tuple[str, ...] = ()
     experiments: tuple[str, ...] = ()
     artifact: str = ""
+    unless: tuple[str, ...] = ()
+    """Columns with which it does not fit: where another view says it better."""
+    bare: bool = False
+    """Whether tables that are no cell (a sweep's collected rows, of many experiments) have it too."""
     options: Mapping[str, Any] = field(default_factory=dict)
 
     def fits(self, source: Source) -> bool:
         """Whether this view is for this table."""
+        if not source.run and not self.bare:
+            return False
+        if any(c in source.frame and source.frame[c].notna().any() for c in self.unless):
+            return False
         if self.schemas and source.schema.name not in self.schemas:
             return False
         if self.experiments and source.experiment not in self.experiments:
@@ -59,8 +67,6 @@ def _map(name: str, order: int, title: str, rows: str, columns: str, about: str 
         name, View(title, drawing.maps, order, about, (rows, columns), options={"rows": rows, "columns": columns})
     )
 
-
-_EFFECTS = ("effect", "attribution", "weights")
 
 VIEWS.add("circuit", View(
     "Circuit", drawing.circuit, 10, "Edges that are in the circuit. Click an edge to keep it in view.",
@@ -93,6 +99,4 @@ VIEWS.add("steps", View(
     "Over training", drawing.curves, 16, "", ("step",), ("numerics",), options={"x": "step", "series": "site"},
 ))  # fmt: skip
 VIEWS.add("checks", View("Checks that held", drawing.checks, 50, "", ("passed",)))
-VIEWS.add("largest", View(
-    "Largest rows", drawing.largest, 28, "", schemas=(*_EFFECTS, "timing"),
-))  # fmt: skip
+VIEWS.add("largest", View("Largest rows", drawing.largest, 28, unless=("x", "step", "passed", "nan")))

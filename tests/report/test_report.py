@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -81,6 +82,7 @@ def test_views_follow_from_columns_not_from_names(tmp_path: Path) -> None:
 def test_an_experiment_of_ones_own_gets_its_table_and_can_add_a_view(tmp_path: Path) -> None:
     cell = of_cell(own_cell(tmp_path))
     assert '"words":["blue","green","red"]' in cell_page(cell).html
+    assert [n for n, _ in views_of(cell)] == ["largest"]
     view = View("Colours", lambda source, limit: [], 1, needs=("colour",), experiments=("colours",))
     VIEWS.add("colours", view)
     try:
@@ -108,6 +110,13 @@ def test_curves_make_lines_of_what_varies_and_panels_of_metrics() -> None:
     assert all(d.figure.drawing.count("<polyline") == 2 for d in drawn)
 
 
+def test_series_are_lines_of_their_own_even_where_x_tells_them_apart() -> None:
+    rows = [{"series": "run", "x": float(x), "value": 1.0} for x in (0, 2, 4)]
+    rows += [{"series": "other", "x": float(x), "value": 0.0} for x in (1, 3)]
+    (drawn,) = curves(source(rows, CURVE), None, "x", "series")
+    assert drawn.figure.drawing.count("<polyline") == 2
+
+
 def test_the_table_holds_every_row_and_says_constants_once() -> None:
     rows = grid(2, 3, metric="kl")
     data = table_data(source(rows))
@@ -129,7 +138,7 @@ def test_a_view_that_fails_is_said_and_the_page_is_made(caplog: pytest.LogCaptur
 
     VIEWS.add("fails", View("Fails", fails, 1))  # type: ignore[arg-type]
     try:
-        html = cell_page(source(rows)).html
+        html = cell_page(replace(source(rows), run={"experiment": "e"})).html
     finally:
         VIEWS._rows.pop("fails")
     assert "Not drawn: too large to draw." in html
