@@ -70,9 +70,9 @@ def plan_rate(plan: Plan) -> float:
     for tokens in timed:
         seconds, flops = matrix_seconds(tokens, plan.model.geometry)
         per_token[tokens] = (seconds / tokens, flops / tokens)
-    total_seconds = total_flops = 0.0
+    total_seconds, total_flops = 0.0, 0.0
     for tokens, count in found.items():
-        seconds, flops = per_token[min(timed, key=lambda t: abs(t - tokens))]
-        total_seconds += count * tokens * seconds
-        total_flops += count * tokens * flops
+        nearest = per_token[min(timed, key=lambda t: abs(t - tokens))]
+        total_seconds += count * tokens * nearest[0]
+        total_flops += count * tokens * nearest[1]
     return total_flops / total_seconds

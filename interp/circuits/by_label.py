@@ -38,9 +38,10 @@ from interp.interventions.edges import edge_addresses
 from interp.interventions.sources import Sources, live_sources, require_additive, source_addresses
 from interp.interventions.sweep import Sides
 from interp.metric_values import Metric
-from interp.models.block import NO_TAP, attend, head_norm, mlp
+from interp.models.block import NO_TAP, attend, head_norm
 from interp.models.forward import final_norm
 from interp.models.grid import Grid
+from interp.models.mlp import mlp
 from interp.models.model import Model
 from interp.models.weights import head_weights
 from interp.registry import UserError, unknown

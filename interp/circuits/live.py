@@ -25,9 +25,10 @@ from interp.graph import Graph, Node, Slot
 from interp.hooks.context import Held
 from interp.interventions.circuit import CircuitRunner
 from interp.interventions.sources import Sources
-from interp.models.block import NO_TAP, attend, head_norm, mlp
+from interp.models.block import NO_TAP, attend, head_norm
 from interp.models.forward import final_norm, unembed
 from interp.models.grid import Grid
+from interp.models.mlp import mlp
 from interp.models.net import Net
 from interp.models.weights import HeadWeights, head_weights
 

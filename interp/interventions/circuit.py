@@ -36,9 +36,10 @@ from interp.interventions.replay import out_of_memory
 from interp.interventions.sources import Recipe, Sources, ablated_sources, live_sources, replacement_for
 from interp.interventions.sweep import Sides, effects_of
 from interp.metric_values import Metric
-from interp.models.block import NO_TAP, attend, head_norm, mlp
+from interp.models.block import NO_TAP, attend, head_norm
 from interp.models.forward import final_norm, unembed
 from interp.models.grid import Grid
+from interp.models.mlp import mlp
 from interp.models.model import Model
 from interp.models.net import Net
 from interp.models.weights import HeadWeights, head_weights

@@ -31,9 +31,10 @@ from interp.interventions.plan import DEFAULT, Options, make_plan
 from interp.interventions.sources import Recipe, Sources, ablated_sources, deltas, live_sources, replacement_for
 from interp.interventions.sweep import Sides, effects_of
 from interp.metric_values import Metric
-from interp.models.block import NO_TAP, mlp, project
+from interp.models.block import NO_TAP, project
 from interp.models.forward import final_norm
 from interp.models.grid import Grid
+from interp.models.mlp import mlp
 from interp.models.model import Model
 from interp.registry import UserError
 from interp.tasks.values import Side, Task

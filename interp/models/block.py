@@ -28,12 +28,14 @@ from torch import Tensor, nn
 
 from interp.hooks.taps import NoTap, Tap
 from interp.hooks.values import NO_TENSORS
-from interp.models.activation import activate, gives_fresh
+from interp.models.activation import gives_fresh
 from interp.models.again import Call, heard, hooked, unheard
 from interp.models.grid import Grid
-from interp.models.loose import added, one_kernel, softmax
+from interp.models.loose import added, softmax
+from interp.models.mlp import hidden, mlp
 from interp.models.net import LayerParts, Net, matrix, packed
-from interp.models.norms import Norm, rescaled
+from interp.models.norms import Norm
+from interp.models.reading import read_norm
 from interp.models.shared_prefix import mixed_over, scores_over
 
 KeyValue = tuple[Tensor, Tensor]
@@ -184,23 +186,6 @@ def _queries_keys_values(
     return q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
 
 
-def read_norm(net: Net, layer: int, resid: Tensor, site: str, tap: Tap, normed: Tensor | None = None) -> Tensor:
-    """ln1 or ln2 of the residual (`normed`, where it is known), through the site of its denominator."""
-    if not net.geometry.pre_norm:
-        return resid
-    norm: Norm = getattr(net.layers[layer], site)
-    return through_scale(norm, resid, norm(resid) if normed is None else normed, f"{site}_scale", layer, tap)
-
-
-def through_scale(norm: Norm, x: Tensor, out: Tensor, site: str, layer: int | None, tap: Tap) -> Tensor:
-    """Let the tap see, and change, a norm's denominator."""
-    if not norm or not tap.wants(site, layer):
-        return out
-    scale = norm.denominator(x)
-    edited = tap(site, layer, scale)
-    return out if edited is scale else rescaled(norm, x, out, scale, edited)
-
-
 def project(
     net: Net, layer: int, x: Float[Tensor, "batch pos d_model"], grid: Grid, call: Call = heard
 ) -> dict[str, Tensor]:
@@ -341,84 +326,3 @@ def _through_head_outputs(parts: LayerParts, layer: int, z: Tensor, out: Tensor,
     heads = torch.einsum("bphd,hdm->bphm", z, weight)
     edited = tap("head_out", layer, heads)
     return out if edited is heads else out + (edited - heads).sum(2)
-
-
-def mlp(
-    net: Net,
-    layer: int,
-    resid: Float[Tensor, "batch pos d_model"],
-    tap: Tap,
-    given: Mapping[str, Tensor],
-    normed: Tensor | None = None,
-    post: Tensor | None = None,
-) -> Float[Tensor, "batch pos d_model"]:
-    """The residual the MLP reads to mlp_out; from `mlp_post` on where that is known."""
-    parts = net.layers[layer]
-    if "mlp_out" in given:
-        return tap("mlp_out", layer, given["mlp_out"])
-    if parts.routed is not None:
-        return tap("mlp_out", layer, parts.routed(layer, _read_by_mlp(net, layer, resid, tap, given, normed), tap))
-    post = hidden(net, layer, resid, tap, given, normed) if post is None else post
-    out = parts.mlp_out(post)  # type: ignore[misc]
-    if net.geometry.post_norm:
-        out = parts.post2(tap("mlp_out_pre", layer, out))
-    return tap("mlp_out", layer, out)
-
-
-def _read_by_mlp(
-    net: Net, layer: int, resid: Tensor, tap: Tap, given: Mapping[str, Tensor], normed: Tensor | None
-) -> Float[Tensor, "batch pos d_model"]:
-    """The residual after ln2; `normed` is it, where it is known."""
-    x = given.get("ln2")
-    if x is None:
-        x = read_norm(net, layer, resid, "ln2", tap, normed)
-        if tap.wants("mlp_in", layer):
-            x = _through_mlp_input(net, layer, resid, x, tap)
-    return tap("ln2", layer, x)
-
-
-def hidden(
-    net: Net,
-    layer: int,
-    resid: Float[Tensor, "batch pos d_model"],
-    tap: Tap,
-    given: Mapping[str, Tensor],
-    normed: Tensor | None = None,
-) -> Float[Tensor, "batch pos d_mlp"]:
-    """The residual the MLP reads to what its output weights receive."""
-    post = given.get("mlp_post")
-    if post is None:
-        x = _read_by_mlp(net, layer, resid, tap, given, normed)
-        post = _activated(net, layer, x, tap, given)
-    return tap("mlp_post", layer, post)
-
-
-def _activated(
-    net: Net, layer: int, x: Tensor, tap: Tap, given: Mapping[str, Tensor]
-) -> Float[Tensor, "batch pos d_mlp"]:
-    """ln2 to mlp_post."""
-    parts = net.layers[layer]
-    if parts.gate_up is not None:
-        pre, up = parts.gate_up(x).chunk(2, -1)
-        pre = given.get("mlp_pre", pre)
-        return activate(parts.act, tap("mlp_pre", layer, pre)) * tap("mlp_up", layer, up)  # type: ignore[arg-type]
-    spare = "mlp_pre" not in given and not tap.wants("mlp_pre", layer) and gives_fresh(parts.mlp_in)
-    pre = tap("mlp_pre", layer, given["mlp_pre"] if "mlp_pre" in given else parts.mlp_in(x))  # type: ignore[misc]
-    kernel = one_kernel(parts.act) if net.loose else None
-    post = activate(parts.act, pre, spare) if kernel is None else kernel(pre, spare)  # type: ignore[arg-type]
-    if parts.mlp_up is None:
-        return post
-    up = tap("mlp_up", layer, parts.mlp_up(x))
-    return post.mul_(up) if kernel is not None and spare else post * up
-
-
-def _through_mlp_input(net: Net, layer: int, resid: Tensor, x: Tensor, tap: Tap) -> Tensor:
-    norm = net.layers[layer].ln2
-    own = resid.clone()
-    edited = tap("mlp_in", layer, own)
-    if edited is own:
-        return x
-    call, before = unheard, norm(own, unheard)
-    if hooked([norm.module]) and not torch.equal(before, x):
-        call, before = heard, norm(own)
-    return x + (norm(edited, call) - before)

@@ -14,9 +14,10 @@ from torch import Tensor
 
 from interp.hooks.taps import Tap
 from interp.hooks.values import NO_TENSORS
-from interp.models.block import NO_TAP, KeyValue, block, through_scale
+from interp.models.block import NO_TAP, KeyValue, block
 from interp.models.grid import Grid
 from interp.models.net import Net
+from interp.models.reading import through_scale
 
 
 def embed(net: Net, tokens: Int[Tensor, "batch pos"], grid: Grid, tap: Tap) -> Float[Tensor, "batch pos d_model"]:

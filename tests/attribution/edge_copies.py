@@ -12,9 +12,10 @@ from torch import Tensor
 from interp.graph import Edge, Graph, Slot
 from interp.hooks.values import Run
 from interp.metrics import get_metric
-from interp.models.block import NO_TAP, attend, head_norm, mlp
+from interp.models.block import NO_TAP, attend, head_norm
 from interp.models.forward import final_norm, unembed
 from interp.models.grid import Grid
+from interp.models.mlp import mlp
 from interp.models.model import Model
 from interp.tasks.values import Task
 

@@ -13,6 +13,7 @@ from torch import Tensor
 import interp.hooks.edits
 import interp.models.block
 import interp.models.forward
+import interp.models.reading
 from interp.cells import run_cell
 from interp.context import Loaders
 from interp.hooks.sites import SITES
@@ -95,7 +96,7 @@ def wrong_groups(patch: pytest.MonkeyPatch) -> None:
 
 
 def scale_edits_ignored(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(interp.models.block, "rescaled", lambda norm, x, out, scale, new: out)
+    patch.setattr(interp.models.reading, "rescaled", lambda norm, x, out, scale, new: out)
 
 
 def head_out_edits_ignored(patch: pytest.MonkeyPatch) -> None:

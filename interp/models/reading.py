@@ -1,0 +1,26 @@
+"""How a sublayer reads the residual stream: through its norm, whose denominator is a site of its own."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from interp.hooks.taps import Tap
+from interp.models.net import Net
+from interp.models.norms import Norm, rescaled
+
+
+def read_norm(net: Net, layer: int, resid: Tensor, site: str, tap: Tap, normed: Tensor | None = None) -> Tensor:
+    """ln1 or ln2 of the residual (`normed`, where it is known), through the site of its denominator."""
+    if not net.geometry.pre_norm:
+        return resid
+    norm: Norm = getattr(net.layers[layer], site)
+    return through_scale(norm, resid, norm(resid) if normed is None else normed, f"{site}_scale", layer, tap)
+
+
+def through_scale(norm: Norm, x: Tensor, out: Tensor, site: str, layer: int | None, tap: Tap) -> Tensor:
+    """Let the tap see, and change, a norm's denominator."""
+    if not norm or not tap.wants(site, layer):
+        return out
+    scale = norm.denominator(x)
+    edited = tap(site, layer, scale)
+    return out if edited is scale else rescaled(norm, x, out, scale, edited)
