@@ -91,7 +91,7 @@ def reading_unembedding(net: Net, fold_norm: bool = True) -> Float[Tensor, "d_mo
 def rotated(
     net: Net, x: Float[Tensor, "heads d_model d_head"], layer: int, position: int
 ) -> Float[Tensor, "heads d_model d_head"]:
-    """A projection's output directions under a layer's rotary embedding at a position; unchanged where there is none."""
+    """A projection's output directions, turned by a layer's rotary embedding to a position."""
     if net.rotary is None:
         return x
     prompts = Prompts.of(torch.zeros(1, position + 1, dtype=torch.long, device=x.device))
