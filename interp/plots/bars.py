@@ -29,8 +29,12 @@ def bars(
     unit: str = "",
     about: str = "",
     limits: tuple[float, float] | None = None,
+    between: str = "95%",
 ) -> Figure:
-    """Draw `values[i]` beside `labels[i]`, in the order given. UserError where shapes differ or over 200 rows."""
+    """Draw `values[i]` beside `labels[i]`, in the order given; `between` says what low and high are.
+
+    UserError where shapes differ or there are over 200 rows.
+    """
     shape = (len(labels),)
     if not 0 < shape[0] <= MOST:
         raise UserError(f"{shape[0]} rows cannot be drawn as bars: between 1 and {MOST}")
@@ -39,15 +43,16 @@ def bars(
     every = np.concatenate([array, lows, highs, [0.0]])
     every = every[np.isfinite(every)]
     span = limits or padded(float(every.min()), float(every.max()), 0.04)
-    parts = (array, lows, highs, [str(name) for name in labels], span, unit, title)
+    parts = (array, lows, highs, [str(name) for name in labels], span, (unit, between), title)
     return Figure(_draw(*parts, 640.0, False), title, about, narrow=_draw(*parts, 330.0, True))
 
 
 def _draw(
-    values: np.ndarray, low: np.ndarray, high: np.ndarray, labels: list[str], span: tuple[float, float], unit: str,
-    title: str, width: float, stacked: bool,
+    values: np.ndarray, low: np.ndarray, high: np.ndarray, labels: list[str], span: tuple[float, float],
+    said_as: tuple[str, str], title: str, width: float, stacked: bool,
 ) -> str:  # fmt: skip
     """Labels stand left of the bars, or over them where it is narrow."""
+    unit, between = said_as
     beside = 6.0 if stacked else min(300.0, max(width_of(short(n, LINE), 10.5) for n in labels) + 14)
     numbers_said = [
         " ".join(p for p in (number(v), interval(a, b)) if p) for v, a, b in zip(values, low, high, strict=True)
@@ -75,7 +80,7 @@ def _draw(
             body.append(text(width - 4, y - 12, value, "dim small end halo"))
         else:
             body.append(text(width - said + 8, y + 4, value, "dim small"))
-        body += _mark(values[i], low[i], high[i], x, y, tip(name, values[i], low[i], high[i], unit), i)
+        body += _mark(values[i], low[i], high[i], x, y, tip(name, values[i], low[i], high[i], unit, between), i)
     return drawing(width, bottom + (40 if unit else 24), body, title or "numbers with intervals")
 
 

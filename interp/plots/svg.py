@@ -76,12 +76,12 @@ def interval(low: Any, high: Any) -> str:
     return "" if "–" in said else f"[{said[0]}, {said[1]}]"
 
 
-def tip(where: str, value: Any, low: Any = None, high: Any = None, unit: str = "") -> str:
+def tip(where: str, value: Any, low: Any = None, high: Any = None, unit: str = "", name: str = "95%") -> str:
     """What hovering shows: the place, the value with its unit, the interval."""
     said = number(value, 4)
     lines = [where, "no value" if said == "–" else f"{said} {unit}".rstrip()]
     between = interval(low, high)
-    return "\n".join(lines + ([f"95% {between}"] if between else []))
+    return "\n".join(lines + ([f"{name} {between}"] if between else []))
 
 
 def hover(text: str) -> str:

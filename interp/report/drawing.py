@@ -119,7 +119,7 @@ def maps(source: Source, limit: float | None, rows: str, columns: str, tokens: b
             continue
         if rows == "src" and len(part) < 0.3 * len(down) * len(across):
             continue
-        low, high = [_grid(part, c, down, across, axes) for c in source.ends] if source.ends else (None, None)
+        low, high = [_grid(part, c, down, across, axes) for c in source.confident] if source.confident else (None, None)
         alike = [p for _, p in panels if _unit(p) == _unit(part)]
         shared = limit or max(float(p[source.main].abs().max()) for p in alike)
         labels, note = _position_labels(source, across) if tokens else ([str(c) for c in across], "")
@@ -165,6 +165,7 @@ def largest(source: Source, limit: float | None) -> list[Drawn]:
             rows[source.main], [place(r, source) for r in rows.to_dict("records")], low=low, high=high,
             title=f"{source.main.replace('_', ' ')}{f', {unit}' if unit and units.nunique() > 1 else ''}",
             unit=str(unit), about=cut,
+            between=source.between(*source.ends).removesuffix(" interval") if source.ends else "95%",
         )  # fmt: skip
         found.append(Drawn(figure))
     return found[:6]
@@ -218,7 +219,7 @@ def curves(
         key |= {c: part[c].iloc[0] for c in source.varying()
                 if c not in (x, x_name, *split, *by_line) and part[c].nunique(dropna=False) == 1}  # fmt: skip
         lines = [named({c: row[c] for c in by_line}) for row in part[by_line].to_dict("records")]
-        ends = dict(zip(("ci_low", "ci_high"), source.ends or (), strict=False))
+        ends = dict(zip(("ci_low", "ci_high"), source.confident or (), strict=False))
         numbers = {"x": x, "value": main, **ends}
         table = pd.DataFrame({k: part[c].to_numpy(dtype="float64") for k, c in numbers.items()} | {"series": lines})
         said: list[Any] = list(part[x_name].dropna().unique()) if x_name in part else []
@@ -264,8 +265,8 @@ def edges(source: Source, limit: float | None) -> list[Drawn]:
     own = Source(source.name, frame[single], source.schema, source.run)
     for name, part in _few(list(_panels(own, ["src", "dst"])))[0][:6]:
         table = part[["src", "dst"]].assign(score=part[source.main])
-        if source.ends:
-            table = table.assign(low=part[source.ends[0]], high=part[source.ends[1]])
+        if source.confident:
+            table = table.assign(low=part[source.confident[0]], high=part[source.confident[1]])
         title = name or f"{source.main.replace('_', ' ')} of each edge"
         found.append(Drawn(plots.circuit_graph(table, title=title, unit=_unit(part), limit=limit)))
     return found

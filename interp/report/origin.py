@@ -53,7 +53,7 @@ def outcome(source: Source) -> str:
         return ""
     row = frame.iloc[int(frame[main].abs().argmax())].to_dict()
     unit = "" if pd.isna(row.get("unit")) else f" {row['unit']}"
-    between = interval(row[source.ends[0]], row[source.ends[1]]) if source.ends else ""
+    between = interval(*(row[c] for c in source.confident)) if source.confident else ""
     return f"Largest: {visible(place(row, source))}, {number(row[main])}{unit}{f' {between}' if between else ''}."
 
 

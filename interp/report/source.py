@@ -17,8 +17,6 @@ from interp.registry import UserError
 from interp.results.schemas import SCHEMAS, Column, Schema
 from interp.results.store import Cell, read_parquet
 
-INTERVALS = {"timing": ("seconds_low", "seconds_high"), "numerics": ("low", "high")}
-"""Schemas whose intervals have other names than `ci_low` and `ci_high`."""
 _PATTERN = re.compile(r"L(\d+)\.pattern")
 
 
@@ -42,9 +40,24 @@ class Source:
 
     @property
     def ends(self) -> tuple[str, str] | None:
-        """Columns of the intervals' ends."""
-        low, high = INTERVALS.get(self.schema.name, ("ci_low", "ci_high"))
-        return (low, high) if all(c in self.frame and self.frame[c].notna().any() for c in (low, high)) else None
+        """Columns of the interval of the main number: `ci_low` and `ci_high`, or its own `<main>_low` and `_high`."""
+        for low, high in (("ci_low", "ci_high"), (f"{self.main}_low", f"{self.main}_high")):
+            if all(c in self.frame and self.frame[c].notna().any() for c in (low, high)):
+                return low, high
+        return None
+
+    def between(self, low: str, high: str) -> str:
+        """What lies between two such columns, by their meaning: `95% interval`, or `fastest to slowest`."""
+        about = {c.name: c.about for c in self.schema.columns}
+        said = about.get(low, "")
+        if "95%" in said or low.startswith("ci_low"):
+            return "95% interval"
+        return f"{said} to {about.get(high, '')}" if said else "range"
+
+    @property
+    def confident(self) -> tuple[str, str] | None:
+        """`ends` where they are those of a 95% interval."""
+        return self.ends if self.ends and self.between(*self.ends) == "95% interval" else None
 
     @property
     def experiment(self) -> str:

@@ -62,6 +62,7 @@ def table_data(source: Source, drawn: list[tuple[str, str, str]] | None = None, 
         if name in ranged:
             low, high = (_numbers(frame[end]) for end in ranged[name])
             columns[-1] |= {"low": low, "high": high, "drawn": any(i[0] == name for i in intervals)}
+            columns[-1]["between"] = source.between(*ranged[name])
     by_size = sort or (source.main if source.schema.name != "curve" and source.main else None)
     return TableData({"rows": len(frame), "columns": columns, "sort": by_size}, constants)
 

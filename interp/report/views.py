@@ -96,7 +96,7 @@ VIEWS.add("curves", View(
     options={"x": "x", "x_name": "x_name", "series": "series", "unordered": ("draw",)},
 ))  # fmt: skip
 VIEWS.add("steps", View(
-    "Over training", drawing.curves, 16, "", ("step",), ("numerics",), options={"x": "step", "series": "site"},
+    "Over training", drawing.curves, 16, "", ("step",), ("numerics",), options={"x": "step", "series": "layer"},
 ))  # fmt: skip
 VIEWS.add("checks", View("Checks that held", drawing.checks, 50, "", ("passed",)))
 VIEWS.add("largest", View("Largest rows", drawing.largest, 28, unless=("x", "step", "passed", "nan")))

@@ -14,13 +14,13 @@ import pytest
 from interp.cli import main
 from interp.registry import UserError
 from interp.report import VIEWS, View, write_all, write_pages
-from interp.report.drawing import curves, maps
+from interp.report.drawing import curves, largest, maps
 from interp.report.page import cell_page, pair_page
 from interp.report.source import Source, of_cell
 from interp.report.table import table_data
 from interp.report.views import views_of
 from interp.results.frames import typed
-from interp.results.schemas import CURVE, EFFECT
+from interp.results.schemas import CURVE, EFFECT, NUMERICS, TIMING
 from tests.report.pages import TOKENS, edges_cell, grid, heads_cell, long_cell, own_cell
 
 
@@ -128,6 +128,22 @@ def test_the_table_holds_every_row_and_says_constants_once() -> None:
     assert columns["effect"]["low"][5] == 8.5
     assert "ci_low" not in columns
     assert ("metric", "kl", "metric") in data.constants
+
+
+def test_only_intervals_are_called_intervals() -> None:
+    rows = [
+        {"setting": s, "seconds": v, "seconds_low": v - 1, "seconds_high": v + 1} for s, v in (("a", 2.0), ("b", 3))
+    ]
+    timing = source(rows, TIMING)
+    assert timing.ends == ("seconds_low", "seconds_high")
+    assert timing.confident is None
+    (column,) = (c for c in table_data(timing).payload["columns"] if c["name"] == "seconds")
+    assert column["between"] == "fastest to slowest"
+    (drawn,) = largest(timing, None)
+    assert "fastest to slowest [2, 4]" in drawn.figure.svg
+    assert "95%" not in drawn.figure.svg
+    counted = [{"metric": "site", "site": s, "margin_fp16": 3.0, "low": -9.0, "high": 9.0} for s in ("q", "k")]
+    assert source(counted, NUMERICS).ends is None, "smallest and largest values are no interval of the margin"
 
 
 def test_a_view_that_fails_is_said_and_the_page_is_made(caplog: pytest.LogCaptureFixture) -> None:

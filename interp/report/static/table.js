@@ -23,6 +23,8 @@
   };
   const floats = values => Float64Array.from(values, v => v === null ? NaN : v);
 
+  const c95 = col => col.between.length > 24 ? "range" : col.between;
+
   function columnsOf(data) {
     return data.columns.map(c => {
       const col = { name: c.name, about: c.about, kind: c.kind };
@@ -42,7 +44,7 @@
       }
       col.width = Math.max(col.width, wide([c.name.replace(/_/g, " ") + " |↓|"], "600") + 22);
       if (c.low) {
-        col.drawn = c.drawn;
+        col.drawn = c.drawn; col.between = c.between;
         col.low = floats(c.low); col.high = floats(c.high);
         let lo = 0, hi = 0;
         for (const a of [col.values, col.low, col.high]) for (const v of a) { if (v < lo) lo = v; if (v > hi) hi = v; }
@@ -124,7 +126,7 @@
       widths.push(`${Math.round(col.width)}px`);
       button.addEventListener("click", () => sortBy(col));
       if (col.low) {
-        for (const [text, width] of [...(col.drawn ? [["", 150]] : []), [col.drawn ? "95% interval" : "its 95% interval", Math.round(col.ends)]]) {
+        for (const [text, width] of [...(col.drawn ? [["", 150]] : []), [(col.drawn ? "" : "its ") + c95(col), Math.round(Math.max(col.ends, wide([c95(col)], "600") + 34))]]) {
           const extra = make("div"); extra.setAttribute("role", "columnheader");
           if (text) { const b = make("button", "", text); b.disabled = true; b.tabIndex = -1; extra.append(b); }
           head.append(extra); widths.push(`${width}px`);
