@@ -145,4 +145,6 @@ def _row(values: Any) -> np.ndarray:
     return np.asarray(values.double().cpu().numpy())[None]
 
 
-EXPERIMENT = Experiment("toy_ioi_circuit", 1, ToyIoiCircuit, run, {"smoke": {"n": 40, "random": 10, "draws": 2}})
+EXPERIMENT = Experiment(
+    "toy_ioi_circuit", 1, ToyIoiCircuit, run, {"smoke": {"seed": 7, "n": 40, "random": 10, "draws": 2}}
+)
