@@ -183,7 +183,7 @@ def _read_edges(graph: Graph, rows: Any, where: str) -> Circuit:
     return Circuit(graph, mask, scores if scored else None)
 
 
-def _finite(score: float) -> bool:
+def _finite(score: int | float) -> bool:
     try:
         return math.isfinite(score)
     except OverflowError:  # a whole number larger than any float
