@@ -86,7 +86,8 @@ def css() -> str:
     return (
         f".ip{{margin:0 0 1rem;padding:.75rem 1rem;border-radius:8px;max-width:100%;box-sizing:border-box;"
         f"font-family:{FONT};font-size:14px;line-height:1.45}}"
-        ".ip-title{contain:inline-size;font-weight:600;margin:0 0 .5rem}.ip-about{contain:inline-size;margin:.4rem 0 0;font-size:12.5px}"
+        ".ip-title{contain:inline-size;font-weight:600;margin:0 0 .5rem}.ip-about"
+        "{contain:inline-size;margin:.4rem 0 0;font-size:12.5px}"
         ".ip-scroll{overflow-x:auto;max-width:100%}.ip svg{display:block}.ip-narrow{display:none}"
         "@media(max-width:640px){.ip{padding:.6rem .5rem}.ip-wide{display:none}.ip-narrow{display:block}}"
         + colours(".ip", light)
