@@ -34,7 +34,7 @@ def test_every_path_exists() -> None:
 
 def test_the_commands_are_found() -> None:
     assert len(RUNS) > 8
-    assert {c[1] for c in OTHERS} == {"list", "results", "train"}
+    assert {c[1] for c in OTHERS} == {"list", "results", "train", "report"}
 
 
 @pytest.fixture
