@@ -38,8 +38,8 @@ class Ablation(ModelTaskConfig):
 
 def run(config: Ablation, context: Context) -> Table:
     """One sweep over the parts of the sites, or over a circuit."""
-    from interp.interventions.ablation import ablate
     from interp.circuits.named import refuse_unused
+    from interp.interventions.ablation import ablate
     from interp.interventions.options import bar, one_or_many, options_of
 
     refuse_unused(config, ("sites", "by", "labels"))

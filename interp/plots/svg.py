@@ -119,7 +119,7 @@ def ticks(low: float | int, high: float | int, about: int = 5) -> list[float]:
     """Round numbers that cover [low, high].
 
     >>> ticks(0, 1, 4), ticks(-3, 7)
-    ([0.0, 0.5, 1.0], [-2.0, 0.0, 2.0, 4.0, 6.0])
+    ([0.0, 0.25, 0.5, 0.75, 1.0], [-2.0, 0.0, 2.0, 4.0, 6.0])
     """
     if not (math.isfinite(low) and math.isfinite(high)) or high <= low:
         return [low] if math.isfinite(low) else []
