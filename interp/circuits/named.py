@@ -34,7 +34,7 @@ def circuit_file(name_or_file: str | Path) -> Path:
     if str(name_or_file) not in known:
         raise UserError(
             f"circuit {str(name_or_file)!r} is neither a file ({' or '.join(SUFFIXES)}) nor a named circuit; named: "
-            f"{', '.join(known) or 'none'}"
+            f"{', '.join(known) or 'none'}. A circuit that was discovered lies in its cell: …/artifacts/circuit.json"
         )
     return known[str(name_or_file)]
 

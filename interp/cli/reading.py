@@ -105,9 +105,14 @@ def print_cell(cell: Cell, top: int = 10) -> None:
     console.print(top_rows(frame, schema, 0 if whole else top))
     shown = len(frame) if whole else min(top, len(frame))
     state = "already there, not computed again" if cell.reused else f"{run.get('wall_seconds', 0):.1f} s"
-    console.print(Text(f"{shown} of {len(frame)} rows, {'all of them' if whole else 'largest first'}; {state}. Files:"))
+    console.print(Text(f"{shown} of {len(frame)} rows, {'all of them' if whole else _order(frame)}; {state}. Files:"))
     # one path on one line, however narrow the screen is
     typer.echo(f"  {cell.path}/")
+
+
+def _order(frame: pd.DataFrame) -> str:
+    mixed = "x_name" in frame and frame["x_name"].isna().any() and frame["x_name"].notna().any()
+    return "figures of the whole first, then points, largest first" if mixed else "largest first"
 
 
 def show_cells(out: Path | None) -> int:

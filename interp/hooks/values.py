@@ -107,6 +107,10 @@ class Prompts:
     def __post_init__(self) -> None:
         object.__setattr__(self, "labels", _frozen(self.labels))
 
+    def __repr__(self) -> str:
+        named = f", labels {', '.join(self.labels)}" if self.labels else ""
+        return f"Prompts({len(self.tokens)} of up to {self.tokens.shape[1]} tokens{named})"
+
     @staticmethod
     def of(
         tokens: Int[Tensor, "batch pos"] | Sequence[Sequence[int]],

@@ -96,7 +96,9 @@ def _places(
         own = [name for name in prompts.labels if not name.startswith(_POSITION)]
         chosen = own if labels is None else list(labels)
         if not chosen:
-            raise UserError("a sweep by label needs prompts that carry labels")
+            raise UserError(
+                "a sweep by label needs prompts that carry labels; in a table of pairs, a column label:NAME has them"
+            )
         for label in chosen:
             prompts.real_index(label)
         return [({"pos": label}, {"pos_label": label}) for label in chosen]

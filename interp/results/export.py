@@ -18,11 +18,18 @@ _TEX = {
 
 
 def ranked(frame: pd.DataFrame, schema: Schema) -> pd.DataFrame:
-    """Rows by the size of the schema's main column, largest first; ties keep the key's order."""
+    """Rows by the size of the schema's main column, largest first; ties keep the key's order.
+
+    Where a table has figures of the whole beside points along some x, the figures come first, in the key's order:
+    their units differ, so that their sizes say nothing.
+    """
     if schema.main not in frame:
         return frame
     order = frame[schema.main].abs().sort_values(ascending=False, kind="stable", na_position="last").index
-    return frame.loc[order]
+    if "x_name" not in frame or frame["x_name"].isna().all():
+        return frame.loc[order]
+    along = frame["x_name"].notna()
+    return pd.concat([frame[~along], frame.loc[order[along[order].to_numpy()]]])
 
 
 def summary(frame: pd.DataFrame, schema: Schema, most: int | None = None) -> pd.DataFrame:

@@ -202,6 +202,10 @@ def _first(
         return found.error(place, f"unknown key {name!r}{hint} There are: {', '.join(known)}")
     message = first["msg"].removeprefix("Value error, ")
     given = "" if first["type"] in ("missing", "value_error") else f", got {first['input']!r}"
+    if first["type"] == "missing":
+        message = "is missing"
+    if place == ("cells",):
+        message += ": a list of blocks, each with `experiment:` and what it is run on"
     more = f" ({e.error_count() - 1} more wrong)" if e.error_count() > 1 else ""
     return found.error(place, f"{name or 'the file'}: {message}{given}{more}")
 

@@ -64,6 +64,11 @@ class Task:
         if len(counts) != self.n or bool((counts == 0).any()):
             raise UserError(f"task {self.name!r}: every one of its {self.n} prompts needs a row")
 
+    def __repr__(self) -> str:
+        length = f"up to {int(self.clean.lengths.max())} tokens" if len(self.clean) else "no tokens"
+        labels = f"; labels {', '.join(self.clean.labels)}" if self.clean.labels else ""
+        return f"Task({self.name!r}, {self.n} pairs of {length}{labels})"
+
     @staticmethod
     def of(
         name: str,

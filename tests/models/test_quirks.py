@@ -128,6 +128,7 @@ def test_the_smallest_sizes(kind: str) -> None:
     [
         ("falcon", {"alibi": True}, "adds the position bias twice"),
         ("bloom", {"apply_residual_connection_post_layernorm": True}, "starts at the norms' outputs"),
+        ("bloom", {"slow_but_exact": True, "pretraining_tp": 2}, "leaves out the biases"),
         ("gemma3", {"use_bidirectional_attention": True}, "is not causal"),
         ("qwen2_moe", {"mlp_only_layers": [0]}, "some of its layers have plain MLPs"),
         ("qwen3_moe", {"decoder_sparse_step": 2}, "some of its layers have plain MLPs"),

@@ -34,7 +34,7 @@ WRONG = {
         r"line 2: .*'seed' is given by two",
     ),
     "empty axis": ("cells:\n  - experiment: probe\n    grid: {seed: []}\n", r"line 2: .*grid.seed is an empty list"),
-    "no cells": ("name: x\n", r"line 1: cells: Field required"),
+    "no cells": ("name: x\n", r"line 1: cells: is missing: a list of blocks"),
     "no mapping": ("- 1\n", r"line 1: expected a mapping"),
     "empty": ("", r"line 1: the file is empty"),
     "no yaml": ("cells:\n  - experiment: [probe\n", r"line 3: "),

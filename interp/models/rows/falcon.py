@@ -12,6 +12,15 @@ _FUSED: dict[str, Any] = {
     "mlp_in": "mlp.dense_h_to_4h", "mlp_out": "mlp.dense_4h_to_h",
 }  # fmt: skip
 
+
+def _bloom_refused(config: Config) -> str | None:
+    if config.apply_residual_connection_post_layernorm:
+        return "its residual stream starts at the norms' outputs (apply_residual_connection_post_layernorm)"
+    if config.slow_but_exact and config.pretraining_tp > 1:
+        return "transformers then leaves out the biases of the output products (slow_but_exact, pretraining_tp)"
+    return None
+
+
 register_family(
     Family(
         "bloom",
@@ -25,11 +34,7 @@ register_family(
         geometry=lambda config: decoder(
             config, kv_heads=config.n_head, d_mlp=4 * config.hidden_size, n_ctx=getattr(config, "seq_length", 2048)
         ),
-        refuse=lambda config: (
-            "its residual stream starts at the norms' outputs (apply_residual_connection_post_layernorm)"
-            if config.apply_residual_connection_post_layernorm
-            else None
-        ),
+        refuse=_bloom_refused,
     )
 )
 
