@@ -100,7 +100,7 @@ class Model:
         if self.tokenizer is None:
             raise UserError(f"model {self.name} has no tokenizer: give token ids, or load it with tokenizer=…")
         ids = list(self.tokenizer(text, add_special_tokens=False)["input_ids"])
-        unk = self.tokenizer.unk_token_id
+        unk = getattr(self.tokenizer, "unk_token_id", None)
         if unk is not None and unk in ids and str(self.tokenizer.unk_token) not in text:
             words = [w for w in text.split() if unk in self.tokenizer(" " + w, add_special_tokens=False)["input_ids"]]
             what = ", ".join(map(repr, words[:5])) or repr(text[:40])
