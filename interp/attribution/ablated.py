@@ -7,7 +7,7 @@ ablated: positive times a positive gradient helps the metric. Padding changes no
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 import torch
@@ -66,6 +66,25 @@ def batches(task: Task, tokens: int) -> Iterator[Batch]:
         part = task if whole else task.rows(slice(start, stop))
         yield Batch(part, slice(firsts[start], firsts[stop]), slice(start, stop))
         start = stop
+
+
+def over_batches(
+    task: Task,
+    tokens: int,
+    rows_of: Callable[[Batch], Float[Tensor, "row part"]],
+    progress: Callable[[int, int], None] | None = None,
+) -> Float[Tensor, "row prompt"]:
+    """The rows of every batch side by side, without a graph. `progress(done, total)` is called in prompts."""
+    out: Tensor | None = None
+    for batch in batches(task, tokens):
+        with torch.no_grad():
+            rows = rows_of(batch)
+        out = rows.new_empty(len(rows), task.n) if out is None else out
+        out[:, batch.prompts] = rows
+        if progress is not None:
+            progress(batch.prompts.stop, task.n)
+    assert out is not None
+    return out
 
 
 class Ablated:

@@ -22,7 +22,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from interp.attribution.ablated import INPUT, Ablated, Batch, Values, batches, jacobian, source_sites, written
+from interp.attribution.ablated import INPUT, Ablated, Batch, Values, jacobian, over_batches, source_sites, written
 from interp.attribution.edge_products import edge_scores, gradient_sites, per_point, through_post_norms, value_sites
 from interp.attribution.methods import Request, about_of, register_method
 from interp.attribution.points import Point, Spec, input_residual, take_point
@@ -109,15 +109,11 @@ def edge_method(
     """Scores of a graph's edges, a batch of prompts at a time."""
     task, graph = request.task, request.graph
     ablated = Ablated(request.model, task, request.recipe, source_sites(graph.geometry))
-    out: Tensor | None = None
-    for batch in batches(task, request.batch_tokens):
-        with torch.no_grad():
-            rows = edge_rows(graph, by_prompt(part(batch, ablated), batch.task.prompt_of_row, batch.task.n))
-        out = rows.new_empty(len(rows), task.n) if out is None else out
-        out[:, batch.prompts] = rows
-        if request.progress is not None:
-            request.progress(batch.prompts.stop, task.n)
-    assert out is not None
+
+    def rows_of(batch: Batch) -> Tensor:
+        return edge_rows(graph, by_prompt(part(batch, ablated), batch.task.prompt_of_row, batch.task.n))
+
+    out = over_batches(task, request.batch_tokens, rows_of, request.progress)
     return Scores(
         edge_keys(graph), out, request.sides, about_of(request, method, ablated.name, algorithm=algorithm), graph,
         seed=request.recipe.seed,

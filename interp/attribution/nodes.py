@@ -14,7 +14,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from interp.attribution.ablated import INPUT, Ablated, Batch, batches
+from interp.attribution.ablated import INPUT, Ablated, Batch, over_batches
 from interp.attribution.methods import Request, about_of
 from interp.attribution.points import Point, Spec, input_residual, over_steps, precise, take_point
 from interp.attribution.scores import Scores, by_prompt
@@ -112,15 +112,7 @@ def node_method(
     task = request.task
     nodes = node_units(request.model.geometry, task.clean, sites, request.by, request.labels)
     ablated = Ablated(request.model, task, request.recipe, addresses_of([*nodes, *_input_only()]))
-    out: Tensor | None = None
-    for batch in batches(task, 4 * request.batch_tokens):
-        with torch.no_grad():
-            values = part(nodes, batch, ablated)
-        out = values.new_empty(len(values), task.n) if out is None else out
-        out[:, batch.prompts] = values
-        if request.progress is not None:
-            request.progress(batch.prompts.stop, task.n)
-    assert out is not None
+    out = over_batches(task, 4 * request.batch_tokens, lambda batch: part(nodes, batch, ablated), request.progress)
     return Scores(
         tuple(u.key for u in nodes), out, request.sides, about_of(request, method, ablated.name, algorithm=algorithm),
         signed=signed, seed=request.recipe.seed,

@@ -15,7 +15,7 @@ from rich.text import Text
 from interp.cells import out_folder
 from interp.registry import UserError
 from interp.results.compare import compare, contrasts
-from interp.results.export import export, ranked
+from interp.results.export import export, has_points, ranked
 from interp.results.schemas import Schema
 from interp.results.store import Cell, find_cell, list_cells
 
@@ -105,14 +105,10 @@ def print_cell(cell: Cell, top: int = 10) -> None:
     console.print(top_rows(frame, schema, 0 if whole else top))
     shown = len(frame) if whole else min(top, len(frame))
     state = "already there, not computed again" if cell.reused else f"{run.get('wall_seconds', 0):.1f} s"
-    console.print(Text(f"{shown} of {len(frame)} rows, {'all of them' if whole else _order(frame)}; {state}. Files:"))
+    order = "figures of the whole first, then points, largest first" if has_points(frame) else "largest first"
+    console.print(Text(f"{shown} of {len(frame)} rows, {'all of them' if whole else order}; {state}. Files:"))
     # one path on one line, however narrow the screen is
     typer.echo(f"  {cell.path}/")
-
-
-def _order(frame: pd.DataFrame) -> str:
-    mixed = "x_name" in frame and frame["x_name"].isna().any() and frame["x_name"].notna().any()
-    return "figures of the whole first, then points, largest first" if mixed else "largest first"
 
 
 def show_cells(out: Path | None) -> int:

@@ -13,6 +13,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from interp.models.again import hooked
+
 PIECE = 1 << 16
 """Numbers in a piece: with its temporaries it stays in a core's cache."""
 LANES = 32
@@ -54,14 +56,10 @@ def in_pieces(module: Activation, x: Tensor) -> bool:
         and isinstance(module, nn.Module)
         and type(module).__module__ in _HOMES
         and type(module).__name__ in _ELEMENTWISE
-        and not _hooked(module)
+        and not hooked([module])
     )
 
 
 def gives_fresh(module: nn.Module | None) -> bool:
     """Whether a projection's output is nobody else's: a plain linear map, without a hook that may keep it."""
-    return type(module).__name__ in ("Linear", "Conv1D") and not _hooked(module)  # type: ignore[arg-type]
-
-
-def _hooked(module: nn.Module) -> bool:
-    return bool(module._forward_hooks or module._forward_pre_hooks)
+    return type(module).__name__ in ("Linear", "Conv1D") and not hooked([module])  # type: ignore[arg-type]

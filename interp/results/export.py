@@ -17,6 +17,11 @@ _TEX = {
 }  # fmt: skip
 
 
+def has_points(frame: pd.DataFrame) -> bool:
+    """Whether a table has figures of the whole beside points along some x."""
+    return "x_name" in frame and bool(frame["x_name"].isna().any() and frame["x_name"].notna().any())
+
+
 def ranked(frame: pd.DataFrame, schema: Schema) -> pd.DataFrame:
     """Rows by the size of the schema's main column, largest first; ties keep the key's order.
 
@@ -26,7 +31,7 @@ def ranked(frame: pd.DataFrame, schema: Schema) -> pd.DataFrame:
     if schema.main not in frame:
         return frame
     order = frame[schema.main].abs().sort_values(ascending=False, kind="stable", na_position="last").index
-    if "x_name" not in frame or frame["x_name"].isna().all():
+    if not has_points(frame):
         return frame.loc[order]
     along = frame["x_name"].notna()
     return pd.concat([frame[~along], frame.loc[order[along[order].to_numpy()]]])

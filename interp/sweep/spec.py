@@ -149,7 +149,9 @@ class SweepFile(Part):
     out: str | None = None
     publish: str | None = Field(default=None, description="folder for table.parquet and report.md, once all is done")
     defaults: Settings = {}
-    cells: list[Block] = Field(min_length=1)
+    cells: list[Block] = Field(
+        min_length=1, description="a list of blocks, each with `experiment:` and what it is run on"
+    )
     exclude: list[Exclusion] = []
     presets: dict[str, Preset] = {}
     resources: Resources = Resources()
@@ -204,8 +206,9 @@ def _first(
     given = "" if first["type"] in ("missing", "value_error") else f", got {first['input']!r}"
     if first["type"] == "missing":
         message = "is missing"
-    if place == ("cells",):
-        message += ": a list of blocks, each with `experiment:` and what it is run on"
+    field = model.model_fields.get(str(first["loc"][0])) if len(first["loc"]) == 1 else None
+    if field is not None and field.description:
+        message += f": {field.description}"
     more = f" ({e.error_count() - 1} more wrong)" if e.error_count() > 1 else ""
     return found.error(place, f"{name or 'the file'}: {message}{given}{more}")
 
