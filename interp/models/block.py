@@ -253,9 +253,12 @@ def attend(
     if pattern is None:
         scores = given.get("scores")
         if scores is None:
-            scores = _products(net, q, k, parts.scale) if raw is None else raw * parts.scale
-            if grid.bias is not None:
-                scores = scores + (grid.bias if heads is None else grid.bias[:, list(heads)]).to(scores.device)
+            bias = grid.bias if heads is None or grid.bias is None else grid.bias[:, list(heads)]
+            bias = None if bias is None else bias.to(q.device)
+            if raw is None:
+                scores = _products(net, q, k, parts.scale, bias)
+            else:
+                scores = raw * parts.scale if bias is None else raw * parts.scale + bias
             if parts.cap is not None:
                 scores = torch.tanh(scores / parts.cap) * parts.cap
             scores = scores.masked_fill(~allowed, torch.finfo(scores.dtype).min)
@@ -273,12 +276,20 @@ def attend(
 
 def as_scored(net: Net, x: Tensor) -> Tensor:
     """Queries or keys in the precision in which the family multiplies them."""
-    return x.to(torch.promote_types(x.dtype, torch.float32)) if net.family.scores_fp32 else x
+    return x.to(torch.promote_types(x.dtype, torch.float32)) if net.scores_fp32 else x
 
 
-def _products(net: Net, q: Tensor, k: Tensor, scale: float) -> Float[Tensor, "batch head query key"]:
+def _products(
+    net: Net, q: Tensor, k: Tensor, scale: float, bias: Float[Tensor, "rows head 1 key"] | None = None
+) -> Float[Tensor, "batch head query key"]:
+    """q·k times the scale, plus the bias: one product with it, which half precision rounds once."""
     q, k = as_scored(net, q), as_scored(net, k).transpose(2, 3)
-    return torch.matmul(q * scale, k) if net.family.scale_queries else torch.matmul(q, k) * scale
+    if bias is not None:
+        wide = bias.expand(q.shape[0], -1, -1, -1).flatten(0, 1)
+        return torch.baddbmm(wide, q.flatten(0, 1), k.flatten(0, 1), alpha=scale).view(*q.shape[:3], -1)
+    if net.family.scale_queries:
+        return torch.matmul(q * scale, k)
+    return torch.matmul(q, k) / scale**-1 if net.family.scale_divides else torch.matmul(q, k) * scale
 
 
 def _unread(tap: Tap, site: str, layer: int, edited: Tensor, hidden: Tensor, fill: float) -> Tensor:

@@ -124,7 +124,9 @@ class Family:
     """Multiplier of q·k, by layer."""
     scale_queries: bool = False
     """The multiplier is applied to the queries before the product."""
-    scores_fp32: bool = False
+    scale_divides: bool = False
+    """Products are divided by the multiplier's inverse."""
+    scores_fp32: Callable[[Config], bool] = field(default=lambda config: False)
     """Scores and softmax in float32 whatever the model's dtype."""
     attn_cap: Callable[[Config], float | None] = field(default=lambda config: None)
     logit_cap: Callable[[Config], float | None] = field(default=lambda config: None)
@@ -174,8 +176,29 @@ def decoder(config: Config, **more: Any) -> dict[str, Any]:
     return {**{name: read() for name, read in usual.items() if name not in more}, **more}
 
 
+def split_width(config: Config) -> dict[str, int]:
+    """Heads as wide as the stream divided among them, for checkpoints that read no `head_dim`."""
+    return {"d_head": config.hidden_size // config.num_attention_heads}
+
+
+def rotary_width(config: Config, d_head: int) -> int:
+    """How many coordinates of a head are turned by position, as transformers counts them."""
+    whole = getattr(config, "rotary_dim", None)
+    if whole:
+        return int(whole)
+    rope = getattr(config, "rope_parameters", None) or {}
+    parts = [value for value in rope.values() if isinstance(value, dict)] or [rope]
+    return min(int(d_head * part.get("partial_rotary_factor", 1.0)) for part in parts)
+
+
+def one_window(config: Config, layer: int) -> int | None:
+    """The same window in every layer, whatever layer types the configuration lists."""
+    window: int | None = config.sliding_window
+    return window
+
+
 def layer_window(config: Config, layer: int) -> int | None:
-    """The window where the configuration lists layer types."""
+    """The window where the configuration lists layer types, in the layers that slide."""
     types = getattr(config, "layer_types", None)
     sliding = types is None or types[layer] == "sliding_attention"
     window = getattr(config, "sliding_window", None)

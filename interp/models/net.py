@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from interp.hooks.values import Geometry
 from interp.models.experts import Routed
-from interp.models.family import Family
+from interp.models.family import Family, rotary_width
 from interp.models.norms import NO_NORM, Norm
 from interp.models.parts import Chain, NormByHead, Part, Positions, matrix, packed, scaled
 from interp.registry import UserError
@@ -65,6 +65,8 @@ class Net:
     final: Norm
     unembed: nn.Module | None
     logit_cap: float | None
+    scores_fp32: bool
+    """Scores and softmax in float32 whatever the model's dtype."""
     loose: bool = False
     """Whether kernels that round another way may be used (`loose.py`); only packed replay says so."""
 
@@ -133,6 +135,12 @@ def bind(module: nn.Module, family: Family, config: Any) -> Net:
     if why is not None:
         raise UserError(f"family {family.name} does not run this checkpoint: {why}")
     geometry = Geometry(**family.geometry(config))
+    turned = rotary_width(config, geometry.d_head) if geometry.rotary else 0
+    if turned % 2:
+        raise UserError(
+            f"family {family.name} does not run this checkpoint: {turned} of a head's {geometry.d_head} coordinates "
+            "are turned by position, and they turn in pairs"
+        )
     blocks = need(module, family.layers, family)
     if len(blocks) != geometry.layers:
         raise UserError(f"family {family.name}: the configuration names {geometry.layers} layers, found {len(blocks)}")
@@ -152,6 +160,7 @@ def bind(module: nn.Module, family: Family, config: Any) -> Net:
         final=Norm(final, family.norm_gain_offset) if final is not None else NO_NORM,
         unembed=None if unembed is None else scaled(unembed, family.logits_times(config), family.logits_over(config)),
         logit_cap=family.logit_cap(config),
+        scores_fp32=family.scores_fp32(config),
     )
 
 
@@ -177,9 +186,14 @@ def _layer(block: nn.Module, family: Family, config: Any, geometry: Geometry, la
     gate_up = need(block, family.gate_up, family) if plain and family.gate_up else None
     mlp_in = need(block, family.mlp_in, family) if plain and family.mlp_in else None
     mlp_out = need(block, family.mlp_out, family) if plain and family.mlp_out else None
+    qkv = tuple(need(block, path, family) for path in family.qkv)
+    window = family.window(config, layer)
+    if window is not None and window < 1:
+        raise UserError(f"family {family.name} does not run this checkpoint: in a window of {window} nothing is read")
+    fits(family, geometry, qkv, out, None if gate_up is not None else mlp_in)
     return LayerParts(
         attn=need(block, family.attn, family),
-        qkv=tuple(need(block, path, family) for path in family.qkv),
+        qkv=qkv,
         out=scaled(out, times),
         ln1=norm(family.ln1, g.pre_norm),
         ln2=norm(family.ln2, g.pre_norm and g.mlp),
@@ -195,10 +209,33 @@ def _layer(block: nn.Module, family: Family, config: Any, geometry: Geometry, la
         mlp_out=None if mlp_out is None else scaled(mlp_out, times),
         scale=family.scale(config, layer, g.d_head),
         cap=family.attn_cap(config),
-        window=family.window(config, layer),
+        window=window,
         rotary_kind=family.rotary_kind(config, layer),
         device=next(out.parameters()).device,
     )
+
+
+def fits(family: Family, g: Geometry, qkv: tuple[nn.Module, ...], out: nn.Module, mlp_in: nn.Module | None) -> None:
+    """UserError where a projection's size is not what the geometry says: heads would be cut at the wrong places."""
+    q, kv = g.heads * g.d_head, g.kv_heads * g.d_head
+    sizes = [q, kv, kv] if len(qkv) == 3 else [q + 2 * kv]
+    if family.packing == "in_proj":
+        found = [(len(packed(qkv[0])[0]), sizes[0], family.qkv[0])]
+    else:
+        found = [(_size(m, 1), n, path) for m, n, path in zip(qkv, sizes, family.qkv, strict=True)]
+    found += [(_size(out, 0), q, family.out), (_size(mlp_in, 1), g.d_mlp, str(family.mlp_in))]
+    for has, wanted, path in found:
+        if has is not None and has != wanted:
+            raise UserError(
+                f"family {family.name}: {path} is {has} wide where {g.heads} heads ({g.kv_heads} of keys and values) "
+                f"of {g.d_head} and {g.d_mlp} neurons need {wanted}; the configuration does not fit the weights"
+            )
+
+
+def _size(module: nn.Module | None, axis: int) -> int | None:
+    """Numbers that a linear map takes (0) or gives (1); None where it has no matrix."""
+    weight = getattr(module, "weight", None)
+    return int(matrix(module).shape[axis]) if isinstance(weight, Tensor) and weight.ndim == 2 else None  # type: ignore[arg-type]
 
 
 def _routed(block: nn.Module, family: Family, config: Any) -> Routed:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import pytest
@@ -16,6 +17,9 @@ from tests.tiny import HF_KINDS, VOCAB, hf, tiny
 
 def tokens(rows: int = 3, length: int = 12) -> Tensor:
     return torch.randint(0, VOCAB, (rows, length), generator=torch.Generator().manual_seed(0))
+
+
+DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
 
 def rope(kind: str, **more: Any) -> dict[str, Any]:
@@ -35,12 +39,23 @@ BY_LAYER = {
     }
 }
 
+YARN = rope("yarn", factor=4.0, original_max_position_embeddings=8)
+SCALINGS = {
+    "linear": rope("linear", factor=4.0), "llama3": LLAMA3, "yarn": YARN, "dynamic": DYNAMIC,
+    "proportional": rope("proportional", partial_rotary_factor=0.5),
+}  # fmt: skip
+ROTARY = [kind for kind in HF_KINDS if tiny(kind).geometry.rotary]
+UNSCALED = {
+    "phi3": list(SCALINGS), "mixtral": ["yarn", "dynamic"], "neox": ["dynamic"], "neox_sequential": ["dynamic"],
+    "stablelm": ["dynamic", "proportional"], "stablelm_parallel": ["dynamic", "proportional"],
+}  # fmt: skip
+"""Scalings that transformers itself cannot compute for a family (at heads of 8)."""
+
 QUIRKS: list[tuple[str, dict[str, Any]]] = [
     # rotary scalings and partial rotary
-    ("llama", LLAMA3),
-    ("llama", rope("linear", factor=4.0)),
-    ("llama", rope("yarn", factor=4.0, original_max_position_embeddings=8)),
-    ("llama", DYNAMIC),
+    ("llama", rope("yarn", factor=4.0, original_max_position_embeddings=8, attention_factor=1.5)),
+    ("llama", rope("yarn", factor=4.0, original_max_position_embeddings=8, mscale=1.0, mscale_all_dim=0.8)),
+    ("llama", rope("default", partial_rotary_factor=0.5)),
     ("phi3", LONG),
     ("phi3", rope("default", partial_rotary_factor=0.5)),
     ("stablelm", rope("default", partial_rotary_factor=1.0)),
@@ -50,6 +65,17 @@ QUIRKS: list[tuple[str, dict[str, Any]]] = [
     ("phi3", {"sliding_window": 4}),
     ("mistral", {"sliding_window": None}),
     ("qwen2", {"use_sliding_window": False, "layer_types": None}),
+    ("qwen2", {"layer_types": None, "max_window_layers": 1}),
+    ("qwen3", {"use_sliding_window": True, "sliding_window": 4, "max_window_layers": 1}),
+    ("qwen2_moe", {"use_sliding_window": True, "sliding_window": 4, "max_window_layers": 1}),
+    ("qwen3_moe", {"use_sliding_window": True, "sliding_window": 4}),
+    # layer types that transformers does not read
+    *(
+        (kind, {"layer_types": ["full_attention", "sliding_attention"], "sliding_window": 4})
+        for kind in ("mistral", "mixtral", "phi3", "llama")
+    ),
+    ("qwen3_moe", {"layer_types": ["full_attention"] * 2, "use_sliding_window": True, "sliding_window": 4}),
+    ("gemma2", {"layer_types": ["full_attention", "sliding_attention"]}),
     ("gpt_neo", {"attention_types": [[["global", "local"], 1]]}),
     ("mixtral", {"sliding_window": 4}),
     # tied and untied embeddings
@@ -69,7 +95,24 @@ QUIRKS: list[tuple[str, dict[str, Any]]] = [
     ("opt", {"layer_norm_elementwise_affine": False}),
     ("falcon", {"bias": True}),
     ("neox", {"attention_bias": False}),
+    ("stablelm", {"use_qkv_bias": False}),
+    ("qwen2_moe", {"qkv_bias": False}),
+    ("granite", {"mlp_bias": True}),
+    # a width of heads that transformers does not read
+    *((kind, {"head_dim": 4}) for kind in ("gpt_neo", "opt", "opt_post", "bloom", "gptj", "neox")),
+    ("stablelm", {"head_dim": 4}),
     # heads
+    ("falcon", {"num_attention_heads": 8}),
+    *(
+        (
+            "falcon",
+            {"new_decoder_architecture": False, "multi_query": many, "parallel_attn": parallel, "num_kv_heads": 4},
+        )
+        for many in (True, False)
+        for parallel in (True, False)
+    ),
+    ("falcon_new", {"num_ln_in_parallel_attn": 2}),
+    ("bloom", {"n_head": 1}),
     ("olmo2", {"num_key_value_heads": 4}),
     ("falcon_new", {"num_ln_in_parallel_attn": 1}),
     ("falcon_new", {"num_kv_heads": 4}),
@@ -81,6 +124,12 @@ QUIRKS: list[tuple[str, dict[str, Any]]] = [
     ("granite", {"embedding_multiplier": 1.0, "residual_multiplier": 1.0, "logits_scaling": 1.0}),
     ("opt", {"activation_function": "gelu"}),
     ("gptj", {"n_inner": 40}),
+    ("gpt2", {"reorder_and_upcast_attn": True, "scale_attn_by_inverse_layer_idx": True}),
+    ("gpt2", {"add_cross_attention": True}),
+    ("gemma3", {"attn_logit_softcapping": 2.0}),
+    ("opt", {"_remove_final_layer_norm": True}),
+    ("opt_post", {"word_embed_proj_dim": 32}),
+    ("opt", {"word_embed_proj_dim": 24}),
     ("stablelm", {"qk_layernorm": True}),
     ("stablelm_parallel", {"qk_layernorm": False}),
     # routing
@@ -90,16 +139,47 @@ QUIRKS: list[tuple[str, dict[str, Any]]] = [
 ]
 
 
-@pytest.mark.parametrize(("kind", "over"), QUIRKS, ids=lambda x: x if isinstance(x, str) else ",".join(x))
-def test_logits_are_hugging_faces(kind: str, over: dict[str, Any]) -> None:
-    module = hf(kind, **over)
+def same_as_hugging_faces(kind: str, over: dict[str, Any], dtype: torch.dtype) -> None:
+    """To the bit, with and without padding; `over` is copied, since configurations keep and change what they get."""
+    module, model = (make(kind, **copy.deepcopy(over)) for make in (hf, tiny))
+    module.to(dtype), model.module.to(dtype)
+    mask = torch.ones(3, 12, dtype=torch.bool)
+    mask[1, :3] = mask[2, :7] = False
     with torch.no_grad():
-        theirs = module(tokens()).logits
-    ours = tiny(kind, **over).run(tokens()).logits
-    if kind == "bloom":
-        torch.testing.assert_close(ours, theirs, atol=1e-5 * float(theirs.abs().max()), rtol=0)
+        plain = module(tokens()).logits
+        theirs = module(tokens(), attention_mask=mask.long(), position_ids=Prompts.of(tokens(), mask).positions).logits
+    assert torch.equal(model.run(tokens()).logits, plain)
+    padded = model.run(tokens(), mask).logits[mask]
+    if model.geometry.experts:  # beside padding, experts multiply other tokens than the checkpoint's own pass does
+        assert (padded - theirs[mask]).abs().max() <= 8 * torch.finfo(dtype).eps * theirs.abs().max()
     else:
-        assert torch.equal(ours, theirs)
+        assert torch.equal(padded, theirs[mask])
+
+
+def name(x: object) -> str:
+    return ",".join(x) if isinstance(x, dict) else str(x).removeprefix("torch.")
+
+
+@pytest.mark.parametrize(("kind", "over"), QUIRKS, ids=name)
+def test_logits_are_hugging_faces(kind: str, over: dict[str, Any]) -> None:
+    same_as_hugging_faces(kind, over, torch.float32)
+
+
+@pytest.mark.parametrize("kind", ROTARY)
+def test_every_rotary_scaling_of_every_family(kind: str) -> None:
+    for scaling in SCALINGS:
+        if scaling not in UNSCALED.get(kind, ()):
+            over = SCALINGS[scaling]
+            if kind == "gemma3":
+                over = {"rope_parameters": {t: dict(over["rope_parameters"]) for t in BY_LAYER["rope_parameters"]}}
+            same_as_hugging_faces(kind, over, torch.float32)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=name)
+@pytest.mark.parametrize(("kind", "over"), [*QUIRKS, *((kind, {}) for kind in HF_KINDS)], ids=name)
+def test_logits_are_hugging_faces_in_half_precision(kind: str, over: dict[str, Any], dtype: torch.dtype) -> None:
+    same_as_hugging_faces(kind, over, dtype)
 
 
 @pytest.mark.parametrize(("kind", "over"), [("llama", LLAMA3), ("phi3", {"sliding_window": 4}), ("gemma3", BY_LAYER),
@@ -132,6 +212,10 @@ def test_the_smallest_sizes(kind: str) -> None:
         ("gemma3", {"use_bidirectional_attention": True}, "is not causal"),
         ("qwen2_moe", {"mlp_only_layers": [0]}, "some of its layers have plain MLPs"),
         ("qwen3_moe", {"decoder_sparse_step": 2}, "some of its layers have plain MLPs"),
+        ("qwen2_moe", {"num_experts": 0}, "some of its layers have plain MLPs"),
+        ("gpt_neo", {"window_size": 0}, "in a window of 0 nothing is read"),
+        ("stablelm", {"num_attention_heads": 8}, "1 of a head's 4 coordinates are turned by position"),
+        ("llama", {"head_dim": 1}, "1 of a head's 1 coordinates"),
     ],
 )
 def test_what_is_not_run_says_so(kind: str, over: dict[str, Any], why: str) -> None:

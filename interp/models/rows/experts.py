@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from interp.models.family import Config, Family, Routing, layer_window, register_family
+from interp.models.family import Config, Family, Routing, layer_window, one_window, register_family
 from interp.models.rows.llama import LLAMA, QK_NORMS, gated
 
 _ROUTED: dict[str, Any] = {
     **LLAMA, "mlp_in": None, "mlp_up": None, "act": None, "mlp_out": None, "router": "mlp.gate",
-    "experts": "mlp.experts", "window": layer_window,
+    "experts": "mlp.experts", "window": one_window,
 }  # fmt: skip
 
 
@@ -25,8 +25,9 @@ def _qwen_geometry(config: Config) -> dict[str, Any]:
 
 
 def _dense_layers(config: Config) -> str | None:
-    if config.mlp_only_layers or config.decoder_sparse_step != 1:
-        return "some of its layers have plain MLPs (mlp_only_layers, decoder_sparse_step); all must be of one kind"
+    if config.mlp_only_layers or config.decoder_sparse_step != 1 or not config.num_experts:
+        why = "some of its layers have plain MLPs (mlp_only_layers, decoder_sparse_step, num_experts)"
+        return f"{why}; all must be routed"
     return None
 
 
@@ -46,7 +47,7 @@ register_family(
     Family(
         "qwen2_moe",
         ("qwen2_moe",),
-        **_ROUTED,
+        **{**_ROUTED, "window": layer_window},
         routing=_qwen_routing,
         shared_expert="mlp.shared_expert",
         shared_gate="mlp.shared_expert_gate",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from interp.models.family import Config, Family, decoder, register_family
+from interp.models.family import Config, Family, decoder, register_family, split_width
 
 _FUSED: dict[str, Any] = {
     "layers": "transformer.h", "final": "transformer.ln_f", "unembed": "lm_head", "attn": "self_attention",
@@ -26,13 +26,18 @@ register_family(
         "bloom",
         ("bloom",),
         **_FUSED,
+        exact=True,
         embed=("transformer.word_embeddings", "transformer.word_embeddings_layernorm"),
         alibi=True,
         ln1="input_layernorm",
         ln2="post_attention_layernorm",
         act="mlp.gelu_impl",
         geometry=lambda config: decoder(
-            config, kv_heads=config.n_head, d_mlp=4 * config.hidden_size, n_ctx=getattr(config, "seq_length", 2048)
+            config,
+            kv_heads=config.n_head,
+            d_mlp=4 * config.hidden_size,
+            n_ctx=getattr(config, "seq_length", 2048),
+            **split_width(config),
         ),
         refuse=_bloom_refused,
     )
@@ -57,9 +62,10 @@ register_family(
         ln2="ln_mlp|post_attention_layernorm|input_layernorm",
         act="mlp.act",
         softmax_fp32=False,
+        scale_divides=True,
         geometry=lambda config: decoder(
             config, kv_heads=_kv_heads(config), d_mlp=config.ffn_hidden_size, rotary=True,
-            parallel=config.new_decoder_architecture or config.parallel_attn,
+            parallel=config.new_decoder_architecture or config.parallel_attn, **split_width(config),
         ),
         refuse=lambda config: (
             "with alibi=True transformers' eager attention adds the position bias twice, its sdpa once"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from interp.models.family import Config, Family, decoder, register_family
+from interp.models.family import Config, Family, decoder, register_family, split_width
 
 _GPT: dict[str, Any] = {
     "layers": "transformer.h", "embed": "transformer.wte", "final": "transformer.ln_f", "unembed": "lm_head",
@@ -26,6 +26,7 @@ register_family(
         act="mlp.act",
         mlp_out="mlp.c_proj",
         softmax_fp32=False,
+        scores_fp32=lambda config: config.reorder_and_upcast_attn,
         scale=lambda config, layer, d_head: (
             (d_head**-0.5 if config.scale_attn_weights else 1.0)
             / (layer + 1 if config.scale_attn_by_inverse_layer_idx else 1)
@@ -57,11 +58,11 @@ register_family(
         mlp_in="mlp.c_fc",
         act="mlp.act",
         mlp_out="mlp.c_proj",
-        scores_fp32=True,
+        scores_fp32=lambda config: True,
         scale=lambda config, layer, d_head: 1.0,
         window=lambda config, layer: config.window_size if config.attention_layers[layer] == "local" else None,
         geometry=lambda config: decoder(config, d_mlp=config.intermediate_size or 4 * config.hidden_size,
-                                        pos_embed=True),
+                                        pos_embed=True, **split_width(config)),
     )
 )  # fmt: skip
 
@@ -87,9 +88,9 @@ register_family(
         mlp_in="mlp.fc_in",
         act="mlp.act",
         mlp_out="mlp.fc_out",
-        scores_fp32=True,
+        scores_fp32=lambda config: True,
         geometry=lambda config: decoder(config, d_mlp=config.n_inner or 4 * config.n_embd, n_ctx=config.n_positions,
-                                        rotary=True, parallel=True),
+                                        rotary=True, parallel=True, **split_width(config)),
     )
 )  # fmt: skip
 
@@ -112,7 +113,9 @@ register_family(
         mlp_in="mlp.dense_h_to_4h",
         act="mlp.act",
         mlp_out="mlp.dense_4h_to_h",
-        geometry=lambda config: decoder(config, rotary=True, parallel=config.use_parallel_residual),
+        geometry=lambda config: decoder(
+            config, rotary=True, parallel=config.use_parallel_residual, **split_width(config)
+        ),
     )
 )
 
@@ -121,7 +124,7 @@ def _opt_geometry(config: Config) -> dict[str, Any]:
     before = config.do_layer_norm_before  # false in the 350m checkpoint alone: it norms the residual itself
     return decoder(
         config, d_mlp=config.ffn_dim, pos_embed=True, pre_norm=before, stream_norm=not before,
-        final_norm=before and not config._remove_final_layer_norm,
+        final_norm=before and not config._remove_final_layer_norm, **split_width(config),
     )  # fmt: skip
 
 

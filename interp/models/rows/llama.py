@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from interp.models.family import Config, Family, decoder, layer_window, register_family
+from interp.models.family import Config, Family, decoder, layer_window, one_window, register_family, split_width
 
 LLAMA: dict[str, Any] = {
     "layers": "model.layers",
@@ -32,7 +32,7 @@ def gated(config: Config, **more: Any) -> dict[str, Any]:
 
 
 register_family(Family("llama", ("llama",), **LLAMA, geometry=gated))
-register_family(Family("mistral", ("mistral",), **LLAMA, geometry=gated, window=layer_window))
+register_family(Family("mistral", ("mistral",), **LLAMA, geometry=gated, window=one_window))
 register_family(Family("qwen2", ("qwen2",), **LLAMA, geometry=gated, window=layer_window))
 register_family(
     Family(
@@ -52,7 +52,7 @@ register_family(
         **{**LLAMA, "qkv": ("self_attn.qkv_proj",), "act": "mlp.activation_fn", "mlp_in": None, "mlp_up": None},
         packing="thirds",
         gate_up="mlp.gate_up_proj",
-        window=layer_window,
+        window=one_window,
         geometry=gated,
     )
 )
@@ -98,7 +98,11 @@ register_family(
         norm_heads="listed",
         stream_first=True,
         geometry=lambda config: gated(
-            config, parallel=config.use_parallel_residual, qk_norm=config.qk_layernorm, qk_norm_apart=False
+            config,
+            parallel=config.use_parallel_residual,
+            qk_norm=config.qk_layernorm,
+            qk_norm_apart=False,
+            **split_width(config),
         ),
     )
 )
