@@ -106,7 +106,7 @@ lock:
 	rm -rf build/lock
 	$(PYTHON) -m venv build/lock
 	build/lock/bin/python -m pip install -q --upgrade setuptools
-	build/lock/bin/python -m pip install -q --no-build-isolation 'torch==2.13.0' -e '.[dev,slurm,peers,compiled]'
+	build/lock/bin/python -m pip install -q --no-build-isolation 'torch==2.13.0' -e '.[dev,slurm,track,peers,compiled]'
 	{ echo "# The tested set, by \`make lock\`; pyproject.toml has the ranges."; \
 	  build/lock/bin/python -m pip list --format=freeze --exclude-editable --exclude pip | sed 's/+.*//'; } > constraints.txt
 	rm -rf build/lock

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -32,8 +32,8 @@ from interp.results.store import Cell, cell_path, finished, publish
 from interp.results.writing import check_writable
 
 __all__ = [
-    "Cell", "Config", "Context", "EXPERIMENTS", "Experiment", "Loaders", "ModelTaskConfig", "Outcome", "Table",
-    "cell_hash", "run_cell", "run_cells",
+    "Cell", "Config", "Context", "EXPERIMENTS", "Experiment", "Loaders", "ModelTaskConfig", "Table", "cell_hash",
+    "run_cell",
 ]  # fmt: skip
 
 
@@ -243,33 +243,3 @@ def _threads(threads: int | None) -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(before)
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """One of several cells: its cell, or why there is none (`bad_input`: nothing was tried)."""
-
-    experiment: str
-    cell: Cell | None
-    error: BaseException | None = None
-
-    @property
-    def bad_input(self) -> bool:
-        return isinstance(self.error, UserError)
-
-
-def run_cells(
-    specs: Sequence[tuple[Experiment, Config]], on_done: Callable[[Outcome], None] | None = None, **settings: Any
-) -> list[Outcome]:
-    """Run cells one after the other, sharing a loaded model; one that fails does not stop the others."""
-    loaders = settings.pop("loaders", None) or Loaders()
-    done = []
-    for experiment, config in specs:
-        try:
-            outcome = Outcome(experiment.name, run_cell(experiment, config, loaders=loaders, **settings))
-        except Exception as e:
-            outcome = Outcome(experiment.name, None, e)
-        if on_done:
-            on_done(outcome)
-        done.append(outcome)
-    return done

@@ -24,7 +24,6 @@ from interp.cells import (
     named_files,
     resolve_device,
     run_cell,
-    run_cells,
 )
 from interp.registry import UserError
 from interp.results.frames import typed
@@ -348,17 +347,6 @@ def test_devices() -> None:
     assert resolve_device("auto") in ("cpu", "cuda")
     with pytest.raises(UserError, match="device 'cuda:99' is not here"):
         resolve_device("cuda:99")
-
-
-def test_cells_of_one_model_load_it_once(tmp_path: Path, world: World) -> None:
-    e = world.experiment
-    specs = [(e, e.make_config({"seed": s, "model": m})) for m in ("a", "b") for s in range(3)]
-    outcomes = run_cells([*specs, (BROKEN, HeadsConfig()), specs[0]], out=tmp_path, loaders=world.loaders)
-    assert [o.experiment for o in outcomes if o.cell is None] == ["fake_broken"]
-    assert isinstance(outcomes[6].error, RuntimeError)
-    assert world.loaded[:2] == ["a cpu float32", "b cpu float32"]
-    assert outcomes[7].cell is not None
-    assert outcomes[7].cell.reused
 
 
 def test_a_race_for_one_cell_publishes_once(tmp_path: Path) -> None:

@@ -197,9 +197,17 @@ def test_cells_from_a_file(world: Path, inside: Callable[..., Done]) -> None:
     done = inside("run", "--cells", "cells.jsonl")
     assert done.returncode == 1
     told = [json.loads(line) for line in done.stdout.splitlines()]
-    assert [t.get("reused", t.get("error")) for t in told] == [False, "RuntimeError: the sky fell", True, False]
+    assert [t["state"] for t in told] == ["done", "failed", "reused", "done"]
+    assert told[1]["error"] == "RuntimeError: the sky fell"
+    assert told[0]["cell"] == told[2]["cell"]
+    assert (world / "work" / told[3]["cell"] / "table.parquet").is_file()
     assert "Traceback" in done.stderr
+    # nothing is kept beside the cells, whose file no sweep wrote
+    assert not [p for p in (world / "work").rglob("*") if ".sweep" in p.parts or (".claims" in p.parts and p.is_file())]
     assert inside("run", "--cells", "cells.jsonl", "--seed", "1").returncode == 2
+    # a file of what cannot be: bad input, of which nothing is tried again
+    file.write_text(json.dumps({**good[0], "resources": {"device": "cuda:99"}}) + "\n")
+    assert inside("run", "--cells", "cells.jsonl", "--out", "other").returncode == 2
 
 
 def test_as_a_module(world: Path) -> None:

@@ -41,7 +41,12 @@ Plain = Annotated[bool, typer.Option("--plain", help="One full forward per edit,
 Out = Annotated[Path | None, typer.Option(help="Results folder; $INTERP_RESULTS or ./results by default.")]
 From = Annotated[Path | None, typer.Option("--from", metavar="RUN.JSON", help="Settings of a finished cell.")]
 Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of bad input too.")]
-Cells = Annotated[Path | None, typer.Option(help="JSON lines of {experiment, config}: run each.")]
+Cells = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FILE", help="JSON lines of {experiment, config}, or a sweep's: run each; - reads them as they come."
+    ),
+]
 Cell = Annotated[str, typer.Argument(help="Folder, <experiment>/<cell>, or the beginning of its hash.")]
 
 
@@ -54,18 +59,30 @@ def run_command(
     debug: Debug = False,
 ) -> int:  # fmt: skip
     """Run an experiment and publish its table; a finished cell is shown, not computed again."""
-    from interp.cli.running import Flags, run_file, run_one
-
-    named = {"model": model, "task": task, "n": n, "seed": seed}
-    flags = Flags(
-        {k: v for k, v in named.items() if v is not None}, tuple(settings or ()), preset, device, dtype, threads,
-        pack, plain or None, out, run_json,
-    )  # fmt: skip
+    named = {k: v for k, v in {"model": model, "task": task, "n": n, "seed": seed}.items() if v is not None}
     if cells is not None:
         if name is not None:
             raise UserError(f"give either an experiment ({name}) or --cells {cells}, not both")
-        return run_file(cells, flags)
+        if named or settings or preset or dtype or plain or run_json:
+            raise UserError(
+                "--cells takes each cell's settings from the file; only device, threads, pack and out apply"
+            )
+        return _run_cells(cells, device, threads, pack, out)
+    from interp.cli.running import Flags, run_one
+
+    flags = Flags(named, tuple(settings or ()), preset, device, dtype, threads, pack, plain or None, out, run_json)
     return run_one(name, flags)
+
+
+def _run_cells(cells: Path, device: str | None, threads: int | None, pack: int | None, out: Path | None) -> int:
+    """Imports little: a cluster's job starts here, and sets the number of threads before libraries are loaded."""
+    from interp.sweep.worker import Given, run_file
+
+    for flag, count in (("threads", threads), ("pack", pack)):
+        if count is not None and count < 1:
+            raise UserError(f"--{flag} must be at least 1, got {count}")
+    resources = {k: v for k, v in {"device": device, "pack": pack}.items() if v is not None}
+    return run_file(cells, Given(out, threads, resources))
 
 
 @app.command("list")

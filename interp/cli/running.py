@@ -5,16 +5,14 @@ from __future__ import annotations
 import json
 import shlex
 import sys
-import traceback
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import typer
 import yaml
 
-from interp.cells import EXPERIMENTS, Config, Experiment, Outcome, named_files, run_cell, run_cells
+from interp.cells import EXPERIMENTS, Config, Experiment, named_files, run_cell
 from interp.cli.reading import print_cell
 from interp.registry import UserError, unknown
 
@@ -79,57 +77,6 @@ def run_one(experiment: str | Experiment | None, flags: Flags) -> int:
     cell = run_cell(exp, config, show=sys.stderr.isatty(), **flags.on(recorded))
     print_cell(cell)
     return 0
-
-
-def run_file(path: Path, flags: Flags) -> int:
-    """Run every cell of a JSON-lines file; one line of JSON on standard output for each that is done."""
-    if flags.named or flags.settings or flags.preset or flags.run_json:
-        raise UserError("--cells takes each cell's settings from the file; only device, threads, pack and out apply")
-    specs = _specs(path)
-    outcomes = run_cells(specs, _report, show=False, **flags.on({}))
-    if all(o.cell for o in outcomes):
-        return 0
-    return 2 if all(o.cell or o.bad_input for o in outcomes) else 1
-
-
-def _report(outcome: Outcome) -> None:
-    if outcome.cell is not None:
-        done = {"cell": str(outcome.cell.path), "reused": outcome.cell.reused}
-    else:
-        done = {"error": f"{type(outcome.error).__name__}: {outcome.error}"}
-        if not outcome.bad_input and outcome.error is not None:
-            traceback.print_exception(outcome.error)
-    typer.echo(json.dumps({"experiment": outcome.experiment, **done}))
-
-
-def _specs(path: Path) -> list[tuple[Experiment, Config]]:
-    """The cells of a file, all of them checked before the first one runs; what is wrong is reported together."""
-    try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except (OSError, ValueError) as e:
-        raise UserError(f"--cells {path}: {getattr(e, 'strerror', None) or e}") from None
-    specs, wrong = [], []
-    for number, line in enumerate(lines, 1):
-        if not line.strip():
-            continue
-        try:
-            specs.append(_spec(line))
-        except (ValueError, RecursionError) as e:
-            wrong.append(f"line {number}: {e if isinstance(e, UserError) else f'no JSON: {e}'}")
-    if wrong or not specs:
-        raise UserError(f"--cells {path}: {'; '.join(wrong) or 'no cells in it'}")
-    return specs
-
-
-def _spec(line: str) -> tuple[Experiment, Config]:
-    entry = json.loads(line)
-    if not isinstance(entry, dict) or not {"experiment"} <= entry.keys() <= {"experiment", "config", "preset"}:
-        raise UserError("expected an object with experiment, config and perhaps preset")
-    name, config = entry["experiment"], entry.get("config", {})
-    preset = entry.get("preset")
-    if not isinstance(name, str) or not isinstance(config, dict) or not isinstance(preset, str | None):
-        raise UserError("expected a name as experiment, an object as config and a name or nothing as preset")
-    return EXPERIMENTS[name], EXPERIMENTS[name].make_config(config, preset)
 
 
 def _recorded(path: Path) -> dict[str, Any]:

@@ -56,7 +56,7 @@ class Expansion:
 
 def expand(sweep: SweepFile, found: Located, preset: Preset) -> Expansion:
     """Every cell of the file under this preset. Raises UserError with the line of what is wrong."""
-    files = _Files()
+    files = Files()
     cells: dict[str, SweepCell] = {}
     kinds: list[Resources] = []
     left_out: Counter[int] = Counter()
@@ -80,7 +80,7 @@ def expand(sweep: SweepFile, found: Located, preset: Preset) -> Expansion:
                 continue
             if preset.only and not _matches(preset.only, experiment, config):
                 continue
-            cell = _cell(experiment, config, files, kinds.index(resources))
+            cell = cell_of(experiment, config, files, kinds.index(resources))
             if cell.key in cells:
                 repeated += 1
                 continue
@@ -182,7 +182,8 @@ def _same(value: Any, wanted: Any) -> bool:
     return bool(value == wanted)
 
 
-def _cell(experiment: Experiment, config: Config, files: _Files, resources: int) -> SweepCell:
+def cell_of(experiment: Experiment, config: Config, files: Files, resources: int = 0) -> SweepCell:
+    """The cell of a checked config: its name, place and digest."""
     digest = cell_hash(experiment, config, files.of(config))
     model, task = (getattr(config, name, None) for name in ("model", "task"))
     place = cell_path(Path(), experiment.name, model, task, digest).as_posix()
@@ -190,7 +191,7 @@ def _cell(experiment: Experiment, config: Config, files: _Files, resources: int)
     return SweepCell(digest[:16], experiment.name, given, place, digest, resources)
 
 
-class _Files:
+class Files:
     """`named_files` of many configs: a file is read once."""
 
     def __init__(self) -> None:

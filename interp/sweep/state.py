@@ -1,12 +1,12 @@
 """What a sweep keeps beside its cells, in `<out>/.sweep/<name>/`, and the two operations all of it rests on.
 
-    plan.jsonl            the cells as last planned by `run`; what `status` reads
-    failed/<key>.json     a failed cell: error, traceback, where its log lies
-    logs/<key>.log        what a cell wrote to standard output and error
-    events/<owner>.jsonl  what each worker did, and the digest of every table it published
-    jobs/<id>.json        cluster jobs and the cells they were given
-    runs/<id>.json        one `sweep run`: workers, wall time, overhead
-    groups/<hash>.jsonl   cells of a cluster job
+    plan.jsonl                the cells as last planned by `run`; what `status` reads
+    failed/<key>.json         a failed cell: error, traceback, where its log lies
+    logs/<key>.log            what a cell wrote to standard output and error
+    events/<owner>.jsonl      what each worker did, and the digest of every table it published
+    jobs/<id>.json            cluster jobs and the cells they were given
+    runs/<id>.json            one `sweep run`: workers, wall time, overhead
+    groups/<array>-<n>.jsonl  cells of a cluster job, as `interp run --cells` reads them
 
 A file appears whole, by a rename, or is created exclusively; nothing else is relied on, so that a network
 file system will do. None of it decides whether a cell is done: that is the cell's own folder alone.

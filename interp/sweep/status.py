@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from interp.registry import UserError, unknown
+from interp.sweep.cellfile import keys_of
 from interp.sweep.claims import Claims, Owner
 from interp.sweep.plan import Kept, kept_plan, published
-from interp.sweep.state import State, read_lines
+from interp.sweep.state import State
 
 
 @dataclass(frozen=True)
@@ -85,7 +86,7 @@ def _queued(state: State, keys: set[str]) -> tuple[set[str], dict[str, int]]:
         if live(states[job.id]):
             files.add(job.group)
     for file in files:
-        queued |= {e["cell"]["key"] for e in read_lines(Path(file))} & keys
+        queued |= keys_of(Path(file)) & keys
     return queued, {k: v for k, v in sorted(count.items()) if k != "GONE"}
 
 

@@ -7,14 +7,15 @@ fails costs nothing but its record: the cell is published before it is told.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from interp.registry import UserError
+from interp.sweep.cellfile import CellLine
 
 log = logging.getLogger(__name__)
-Track = Callable[[Mapping[str, Any], Path], None]
+Track = Callable[[CellLine, Path], None]
 ROWS = 10
 
 
@@ -27,9 +28,9 @@ def tracker(name: str | None, sweep: str) -> Track | None:
     except ImportError:
         raise UserError(f"track: {name} is not installed; pip install 'interp[track]' brings it") from None
 
-    def report(cell: Mapping[str, Any], path: Path) -> None:
+    def report(cell: CellLine, path: Path) -> None:
         try:
-            send(path.name, {"experiment": cell["experiment"], **cell["config"]}, numbers(path))
+            send(path.name, {"experiment": cell.experiment, **cell.config}, numbers(path))
         except Exception:
             log.exception("the tracker did not take cell %s", path.name)
 

@@ -3,7 +3,8 @@
 For a cell: skip it where it is published; claim it, or report that another has it; check that the file it was
 planned from still says the same; run it; note the digest of its table; release the claim. What it prints goes
 to the cell's own log. An error is recorded with its traceback and does not stop the others; a full disk or a
-read-only folder does, since every further cell would only fail too.
+read-only folder does, since every further cell would only fail too. Cells of no sweep are kept no records of:
+what they print and their tracebacks go to standard error.
 """
 
 from __future__ import annotations
@@ -15,21 +16,23 @@ import os
 import sys
 import time
 import traceback
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from interp.registry import UserError
+from interp.sweep.cellfile import CellLine
 from interp.sweep.claims import Claims, Held, Owner
-from interp.sweep.spec import Resources
 from interp.sweep.state import State
 from interp.sweep.whole import digests
 
 FULL = {errno.ENOSPC, errno.EDQUOT, errno.EROFS}
 FIRST_PACK = 32
 """Edits per forward that are tried first after memory ran out, where the planner chose the number itself."""
+WAIT = 1.0
+"""Seconds until cells that others have in hand are looked at again."""
 
 
 class Stopped(BaseException):
@@ -44,89 +47,117 @@ class Event:
     state: str
     seconds: float = 0.0
     error: str = ""
+    cell: str = ""
+    """The cell's folder."""
+    bad_input: bool = False
+    """It failed before anything was computed: by what was asked for."""
 
     def line(self) -> str:
         return json.dumps(asdict(self))
 
 
 class Work:
-    """Computes cells of one sweep in this process."""
+    """Computes cells in this process: those of a sweep, whose records are `state`, or of no sweep."""
 
     def __init__(
-        self, state: State, owner: Owner, claims: Claims, *, threads: int | None = None, retries: int = 2,
-        track: Callable[[Mapping[str, Any], Path], None] | None = None, keep_output: bool = True,
-        own_process: bool = False,
+        self, out: Path, owner: Owner, claims: Claims, *, state: State | None = None, threads: int | None = None,
+        retries: int = 2, track: Callable[[CellLine, Path], None] | None = None, own_process: bool = False,
+        command: str | None = None,
     ) -> None:  # fmt: skip
         """`own_process`: this process is the worker's alone, and its environment says how many threads to use."""
         from interp.cells import Loaders
 
+        self.out = out
         self.state = state
         self.owner = owner
         self.claims = claims
         self.threads = threads
         self.retries = retries
         self.track = track
-        self.keep_output = keep_output
         self.own_process = own_process
+        self.command = f"interp sweep: {state.name}" if state else command
         self._map: Any = None
         self._loaders = Loaders(load_model=self._load)
 
-    def cell(self, cell: Mapping[str, Any], resources: Resources) -> Event:
-        """Compute one cell, given as a line of the plan."""
-        key = str(cell["key"])
-        path = self.state.out / str(cell["place"])
-        if (path / "run.json").is_file():
-            self.state.clear(key)
-            return Event(key, "reused")
+    def each(self, cells: Iterable[CellLine], wait: bool) -> Iterator[Event]:
+        """Compute cells in turn, until the disk is full. With `wait`, those that others have in hand are looked at
+        again at the end, until they are done."""
+        while True:
+            seen, busy = 0, []
+            for cell in cells:
+                event = self.cell(cell)
+                yield event
+                if event.state == "blocked":
+                    return
+                seen += 1
+                if event.state == "busy":
+                    busy.append(cell)
+            if not busy or not wait:
+                return
+            if len(busy) == seen:
+                time.sleep(WAIT)
+            cells = busy
+
+    def cell(self, cell: CellLine) -> Event:
+        """Compute one cell."""
+        return replace(self._cell(cell), cell=str(self.out / cell.place))
+
+    def _cell(self, cell: CellLine) -> Event:
+        # the cell of no sweep that is there already is looked at by run_cell
+        if self.state is not None and (self.out / cell.place / "run.json").is_file():
+            self.state.clear(cell.key)
+            return Event(cell.key, "reused")
         try:
-            held = self.claims.take(key)
+            held = self.claims.take(cell.key)
         except OSError as e:
-            return Event(key, "blocked", error=f"{e.strerror}: {self.state.out}")
+            return Event(cell.key, "blocked", error=f"{e.strerror}: {self.out}")
         if held is None:
-            return Event(key, "busy")
+            return Event(cell.key, "busy")
         try:
-            return self._run(cell, key, path, held, resources)
+            return self._run(cell, held)
         finally:
             held.release()
 
-    def _run(self, cell: Mapping[str, Any], key: str, path: Path, held: Held, resources: Resources) -> Event:
+    def _run(self, cell: CellLine, held: Held) -> Event:
         started = time.perf_counter()
         try:
             if held.claim.crashes > self.retries:
                 raise WorkerDiedError(
                     f"the process that computed it died {held.claim.crashes} times, without a traceback"
                 )
-            with self._output(key):
-                state = self._compute(cell, path, resources)
+            with self._output(cell.key):
+                state = self._compute(cell)
         except Stopped:
-            self._note(Event(key, "stopped", time.perf_counter() - started))
+            self._note(Event(cell.key, "stopped", time.perf_counter() - started))
             raise
         except OSError as e:
-            return self._failed(cell, key, e, started, "blocked" if e.errno in FULL else "failed")
+            return self._failed(cell, e, started, "blocked" if e.errno in FULL else "failed")
         except Exception as e:
-            return self._failed(cell, key, e, started, "failed")
-        event = Event(key, state, time.perf_counter() - started)
-        self._note(event, path if state == "done" else None)
-        self.state.clear(key)
+            return self._failed(cell, e, started, "failed")
+        event = Event(cell.key, state, time.perf_counter() - started)
+        self._note(event, self.out / cell.place if state == "done" else None)
+        if self.state is not None:
+            self.state.clear(cell.key)
         return event
 
-    def _compute(self, cell: Mapping[str, Any], path: Path, resources: Resources) -> str:
+    def _compute(self, cell: CellLine) -> str:
         from interp.cells import EXPERIMENTS, cell_hash, run_cell
 
-        experiment = EXPERIMENTS[str(cell["experiment"])]
-        config = experiment.make_config(cell["config"])
-        if cell_hash(experiment, config) != cell["digest"]:
+        experiment = EXPERIMENTS[cell.experiment]
+        config = experiment.make_config(cell.config)
+        if cell_hash(experiment, config) != cell.digest:
+            since = "the sweep was planned" if self.state is not None else "the cells were read"
             raise UserError(
-                f"a file that {path.name} names, or {experiment.name}'s version, changed since the sweep was planned;"
+                f"a file that {Path(cell.place).name} names, or {experiment.name}'s version, changed since {since};"
                 " the same command again plans it anew"
             )
-        pack = resources.pack
-        self._map = resources.device_map
+        pack = cell.resources.pack
+        self._map = cell.resources.device_map
         while True:
             try:
                 made = run_cell(
-                    experiment, config, out=self.state.out, device=resources.where, threads=self._threads(), pack=pack,
-                    loaders=self._loaders, command=f"interp sweep: {self.state.name}",
+                    experiment, config, out=self.out, device=cell.resources.where, threads=self._threads(), pack=pack,
+                    loaders=self._loaders, command=self.command,
                 )  # fmt: skip
             except Exception as e:
                 if not out_of_memory(e) or pack == 1:
@@ -153,27 +184,34 @@ class Work:
             return load_model(name, dtype=dtype, device_map=spread, **options)
         return load_model(name, device=device, dtype=dtype, **options)
 
-    def _failed(self, cell: Mapping[str, Any], key: str, error: Exception, started: float, state: str) -> Event:
+    def _failed(self, cell: CellLine, error: Exception, started: float, state: str) -> Event:
         told = f"{type(error).__name__}: {error}"
+        event = Event(cell.key, state, time.perf_counter() - started, told, bad_input=isinstance(error, UserError))
+        if self.state is None:
+            if not event.bad_input:
+                traceback.print_exception(error)
+            return event
         record = {
-            "key": key, "experiment": cell["experiment"], "config": cell["config"], "place": cell["place"],
+            "key": cell.key, "experiment": cell.experiment, "config": cell.config, "place": cell.place,
             "error": told, "traceback": "".join(traceback.format_exception(error)), "owner": self.owner.told(),
-            "log": str(self.state.log(key)),
+            "log": str(self.state.log(cell.key)),
         }  # fmt: skip
-        event = Event(key, state, time.perf_counter() - started, told)
         try:
             if state == "failed":
-                self.state.fail(key, record)
+                self.state.fail(cell.key, record)
         except OSError as e:
             # the record itself cannot be written: whoever reads the event knows the reason all the same
             if e.errno in FULL:
-                event = Event(key, "blocked", event.seconds, told)
+                event = replace(event, state="blocked")
         self._note(event)
         return event
 
     def _note(self, event: Event, cell: Path | None = None) -> None:
         """Append to this worker's events; they explain, nothing depends on them."""
-        entry = {**asdict(event), "owner": self.owner.name, "run": self.owner.run}
+        if self.state is None:
+            return
+        told = {k: v for k, v in asdict(event).items() if k not in ("cell", "bad_input")}
+        entry = {**told, "owner": self.owner.name, "run": self.owner.run}
         try:
             if cell is not None:
                 entry |= digests(cell)
@@ -187,7 +225,7 @@ class Work:
     @contextmanager
     def _output(self, key: str) -> Iterator[None]:
         """Standard output and error go to the cell's log, those of libraries in C too."""
-        if not self.keep_output:
+        if self.state is None:
             yield
             return
         path = self.state.log(key)

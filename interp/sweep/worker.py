@@ -1,72 +1,101 @@
-"""`python -m interp.sweep.worker`: the process that computes cells, for the pool on one machine and for a cluster.
+"""`interp run --cells FILE`: the process that computes cells, typed by hand, of the pool here, or of a cluster's job.
 
-    … worker --state OUT NAME --feed            cells come on standard input, one line each; events go out
-    … worker --state OUT NAME --group FILE      all cells of a file, then those that others had in hand
+    interp run --cells FILE     all cells of a file, then those that others had in hand
+    interp run --cells -        cells as they come on standard input
 
-A line is a JSON object {cell, resources}. SIGTERM, SIGINT, SIGUSR2 stop it in the middle of a cell (streamed
-rows and the claim are put in order first); so does the end of standard input, after the cell in hand.
-Exit codes: 0 all done, 1 some failed, 75 stopped, 74 the disk is full or cannot be written.
+Every line of the file is answered by one on standard output, in JSON: the state of its cell (done, reused,
+failed, busy, blocked), where the cell lies, its seconds, its error. SIGTERM, SIGINT, SIGUSR2 stop it in the
+middle of a cell (streamed rows and the claim are put in order first); so does the end of standard input, after
+the cell in hand. What cells print goes to the sweep's logs or, where no sweep wrote the file, to standard error.
 """
 
 from __future__ import annotations
 
-import argparse
-import atexit
-import gc
-import json
 import os
 import signal
 import sys
-import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, redirect_stdout
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TextIO
 
+from interp.sweep.cellfile import CellLine, Head, read_cells, stream_cells
 from interp.sweep.claims import Claims, Heart, Owner
-from interp.sweep.spec import Resources
-from interp.sweep.state import State, read_lines
+from interp.sweep.state import State
 from interp.sweep.work import Event, Stopped, Work, thread_variables
 
-DONE, SOME_FAILED, BLOCKED, STOPPED = 0, 1, 74, 75
-WAIT = 1.0
+DONE, FAILED, BAD_INPUT, INTERRUPTED = 0, 1, 2, 130
+STDIN = "-"
+_STOPS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR2)
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Entry point; returns the exit code."""
-    words = argparse.ArgumentParser(prog="interp.sweep.worker")
-    words.add_argument("--state", nargs=2, required=True, metavar=("OUT", "NAME"))
-    words.add_argument("--run", default="")
-    words.add_argument("--threads", type=int)
-    words.add_argument("--retries", type=int, default=2)
-    words.add_argument("--track")
-    words.add_argument("--ahead", action="store_true", help="import what models need before the first cell")
-    source = words.add_mutually_exclusive_group(required=True)
-    source.add_argument("--feed", action="store_true")
-    source.add_argument("--group", type=Path)
-    given = words.parse_args(argv)
-    _stop_on_signals()
-    # a worker that is told to stop does not search for cycles first
-    atexit.register(gc.freeze)
-    if given.threads is not None:
-        os.environ.update(thread_variables(given.threads))
-    if given.ahead:
-        _import_ahead()
-    # events have a way out of their own: whatever cells print must not get between them
-    events = os.fdopen(os.dup(1), "w", buffering=1, encoding="utf-8")
-    os.dup2(2, 1)
-    state = State(Path(given.state[0]), given.state[1])
-    owner = Owner.here(given.run)
+@dataclass(frozen=True)
+class Given:
+    """Flags of the command line, over what the file says."""
+
+    out: Path | None = None
+    threads: int | None = None
+    resources: Mapping[str, Any] | None = None
+    """`device` and `pack`."""
+
+
+def run_file(path: Path, given: Given) -> int:
+    """Compute the cells of a file; the exit code: done, some failed (or a full disk), bad input, interrupted."""
     try:
-        with Heart(state.out, owner):
-            from interp.sweep.track import tracker
-
-            work = Work(
-                state, owner, Claims(state.out, owner, job_runs), threads=given.threads, retries=given.retries,
-                track=tracker(given.track, state.name), own_process=True,
-            )  # fmt: skip
-            return _feed(work, events) if given.feed else _group(work, given.group, events)
+        with _stopped_by_signals(), _answers() as answers:
+            feed = str(path) == STDIN
+            _divide(given.threads)
+            head, cells = stream_cells(sys.stdin) if feed else read_cells(path)
+            threads = given.threads or (head.threads if head else None)
+            _divide(threads)
+            work = _work(head, given, threads, f"interp run --cells {path}")
+            with Heart(work.out, work.owner):
+                if head is not None:
+                    if head.ahead:
+                        _import_ahead()
+                    answers.write(Event("", "ready").line() + "\n")
+                return _answered(work.each(_over(cells, given.resources), wait=not feed), answers)
     except Stopped:
-        return STOPPED
+        return INTERRUPTED
+
+
+def _divide(threads: int | None) -> None:
+    """Before the libraries are loaded that read it."""
+    if threads is not None:
+        os.environ.update(thread_variables(threads))
+
+
+def _work(head: Head | None, given: Given, threads: int | None, command: str) -> Work:
+    from interp.cells import out_folder
+    from interp.sweep.track import tracker
+
+    out = out_folder(given.out or (head.out if head else None))
+    owner = Owner.here(head.run if head else "")
+    claims = Claims(out, owner, job_runs)
+    if head is None:
+        return Work(out, owner, claims, threads=threads, own_process=True, command=command)
+    return Work(
+        out, owner, claims, state=State(out, head.sweep), threads=threads, retries=head.retries,
+        track=tracker(head.track, head.sweep), own_process=True,
+    )  # fmt: skip
+
+
+def _over(cells: Iterable[CellLine], resources: Mapping[str, Any] | None) -> Iterator[CellLine]:
+    for cell in cells:
+        over = cell.resources.model_copy(update=dict(resources)) if resources else cell.resources
+        yield cell.model_copy(update={"resources": over})
+
+
+def _answered(events: Iterable[Event], answers: TextIO) -> int:
+    code = DONE
+    for event in events:
+        answers.write(event.line() + "\n")
+        if event.state == "blocked":
+            return FAILED
+        if event.state == "failed" and code != FAILED:
+            code = BAD_INPUT if event.bad_input else FAILED
+    return code
 
 
 def job_runs(job: str, restarts: int) -> bool | None:
@@ -76,62 +105,46 @@ def job_runs(job: str, restarts: int) -> bool | None:
     return ask(job, restarts)
 
 
-def _stop_on_signals() -> None:
+@contextmanager
+def _stopped_by_signals() -> Iterator[None]:
     def stop(number: int, frame: Any) -> None:
         # once: what is put in order on the way out must not be interrupted by the signals that follow
-        for each in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR2):
+        for each in _STOPS:
             signal.signal(each, signal.SIG_IGN)
         raise Stopped(signal.Signals(number).name)
 
-    for each in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR2):
-        signal.signal(each, stop)
+    before = {each: signal.signal(each, stop) for each in _STOPS}
+    try:
+        yield
+    finally:
+        # after a stop they stay ignored to the end: one that comes late must not change the exit code
+        if signal.getsignal(signal.SIGTERM) is stop:
+            for each, handler in before.items():
+                signal.signal(each, handler)
 
 
-def _feed(work: Work, events: TextIO) -> int:
-    """Cells as they come on standard input; each is answered by one event."""
-    events.write(Event("", "ready").line() + "\n")
-    code = DONE
-    for line in sys.stdin:
-        entry = json.loads(line)
-        event = work.cell(entry["cell"], _resources(entry))
-        events.write(event.line() + "\n")
-        if event.state == "blocked":
-            return BLOCKED
-        code = SOME_FAILED if event.state == "failed" else code
-    return code
-
-
-def _group(work: Work, path: Path, events: TextIO) -> int:
-    """All cells of a file. Those that others have in hand are looked at again at the end, until they are done."""
-    waiting = list(read_lines(path))
-    code = DONE
-    while waiting:
-        busy = []
-        for entry in waiting:
-            event = work.cell(entry["cell"], _resources(entry))
-            events.write(event.line() + "\n")
-            if event.state == "blocked":
-                return BLOCKED
-            code = SOME_FAILED if event.state == "failed" else code
-            if event.state == "busy":
-                busy.append(entry)
-        if len(busy) == len(waiting):
-            time.sleep(WAIT)
-        waiting = busy
-    return code
-
-
-def _resources(entry: Mapping[str, Any]) -> Resources:
-    return Resources.model_validate(entry.get("resources", {}))
+@contextmanager
+def _answers() -> Iterator[TextIO]:
+    """Standard output for the answers alone: whatever cells print must not get between them."""
+    out = sys.stdout
+    out.flush()
+    try:
+        number = out.fileno()
+    except (OSError, ValueError):  # a stream of Python's own, as under pytest
+        with redirect_stdout(sys.stderr):
+            yield out
+        return
+    answers = os.fdopen(os.dup(number), "w", buffering=1, encoding="utf-8")
+    saved = os.dup(1)
+    os.dup2(2, 1)
+    try:
+        yield answers
+    finally:
+        os.dup2(saved, 1)
+        os.close(saved)
 
 
 def _import_ahead() -> None:
-    """What models need is imported before the first cell, whose seconds are then its own."""
     import transformers  # noqa: F401
 
     import interp.models.load  # noqa: F401
-
-
-if __name__ == "__main__":
-    # on a cluster the job's own process answers the signals that announce its end; see backends/slurm.py
-    raise SystemExit(main())

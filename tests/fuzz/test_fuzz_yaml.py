@@ -13,7 +13,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from interp.cells import EXPERIMENTS, cell_hash
-from interp.cli.running import Flags, _recorded, _specs, run_one
+from interp.cli.running import Flags, _recorded, run_one
+from interp.sweep.cellfile import read_cells
 from interp.sweep.expand import Expansion, expand
 from interp.sweep.spec import chosen_preset, read_file
 
@@ -87,14 +88,14 @@ def test_settings_of_any_type(values: dict[str, Any]) -> None:
 
 
 @many
-@given(spoilt(RUN, b'{"experiment": "ablation", "config": {"n": 3}}\n'))
+@given(spoilt(RUN, b'{"experiment": "ablation", "config": {"n": 3}}\n', b'{"sweep": "a", "out": "b", "threads": 1}\n'))
 def test_cells_and_recorded_runs(content: bytes) -> None:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "run.json")
         path.write_bytes(content)
         parses_or_says(lambda: _recorded(path))
-        specs = parses_or_says(lambda: _specs(path))
-    assert specs is None or specs
+        read = parses_or_says(lambda: read_cells(path))
+    assert read is None or read[1]
 
 
 @few

@@ -41,7 +41,7 @@ def test_a_worker_that_is_killed_is_started_again(tmp_path: Path) -> None:
 
 def test_checkpoint_stops_the_worker_and_asks_for_the_same_command(tmp_path: Path) -> None:
     """As submitit does it: in a signal handler, in the thread that waits for the worker."""
-    job = ShellJob(["sh", "-c", f"trap 'touch {tmp_path}/told; exit 75' TERM; touch {tmp_path}/up; sleep 60 & wait"])
+    job = ShellJob(["sh", "-c", f"trap 'touch {tmp_path}/told; exit 130' TERM; touch {tmp_path}/up; sleep 60 & wait"])
     again: list[Any] = []
     took: list[float] = []
 
@@ -59,7 +59,7 @@ def test_checkpoint_stops_the_worker_and_asks_for_the_same_command(tmp_path: Pat
     thread = threading.Thread(target=announce)
     thread.start()
     try:
-        with pytest.raises(RuntimeError, match="the worker ended with code 75"):
+        with pytest.raises(RuntimeError, match="the worker ended with code 130"):
             job()
     finally:
         thread.join()
@@ -73,8 +73,8 @@ def test_checkpoint_stops_the_worker_and_asks_for_the_same_command(tmp_path: Pat
 def test_a_worker_that_the_cluster_stops_awaits_the_job_s_end(monkeypatch: pytest.MonkeyPatch) -> None:
     slept: list[float] = []
     monkeypatch.setattr(room.time, "sleep", slept.append)
-    with pytest.raises(RuntimeError, match="code 75"):
-        ShellJob(["sh", "-c", "exit 75"])()
+    with pytest.raises(RuntimeError, match="code 130"):
+        ShellJob(["sh", "-c", "exit 130"])()
     assert [s for s in slept if s != room.LOOK] == [room.END]
 
 
@@ -83,10 +83,14 @@ def test_resources_in_submitit_s_words() -> None:
         gpus=2, cpus=4, memory_gb=8, minutes=1, partition="p", qos="q", array_parallelism=3, setup=["module load x"],
         slurm={"gres": "gpu:a100:1"},
     )  # fmt: skip
-    assert _parameters(asked, "some", "slurm") == {
+    assert _parameters(asked, "some", "slurm", ["interp", "run", "--cells", "a b"]) == {
         "timeout_min": 1, "name": "some", "gpus_per_node": 2, "cpus_per_task": 4, "nodes": 1, "tasks_per_node": 1,
         "mem_gb": 8, "slurm_partition": "p", "slurm_qos": "q", "slurm_array_parallelism": 3,
-        "slurm_signal_delay_s": 20, "slurm_setup": ["module load x"],
+        "slurm_signal_delay_s": 20,
+        "slurm_setup": [
+            f"# task 0 runs the following (task N: the file that ends in -N.jsonl), in {Path.cwd()}:",
+            "# interp run --cells 'a b'", "module load x",
+        ],
         "slurm_additional_parameters": {"gres": "gpu:a100:1"},
     }  # fmt: skip
     assert _parameters(Resources(), "some", "local") == {"timeout_min": 60, "name": "some"}

@@ -11,7 +11,7 @@ from sweep_files import Sweeps
 
 from experiments.faults.scene import Scene, reference
 from interp.registry import UserError
-from interp.sweep.backends import base
+from interp.sweep.backends import local
 from interp.sweep.backends.base import Job
 from interp.sweep.backends.local import run_local
 from interp.sweep.run import Options, run_sweep
@@ -49,6 +49,6 @@ def test_workers_that_end_before_they_are_ready(sweeps: Sweeps, monkeypatch: pyt
     plan = sweeps.plan("cells: [{experiment: probe}]")
     plan.state.create()
     command = [sys.executable, "-c", "raise SystemExit('no such library')"]
-    monkeypatch.setattr(base.Job, "command", lambda self, threads: command)
+    monkeypatch.setattr(local, "worker_command", lambda cells: command)
     with pytest.raises(UserError, match=r"end before they are ready \(exit code 1\): no such library"):
         run_local(Job(plan, [plan.cells[0].key], "run"))

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from sweep_files import Sweeps
 
+from experiments.faults.scene import Scene
 from interp.registry import UserError
 from interp.sweep.run import Options, run_sweep
 from interp.sweep.spec import read_file
@@ -105,3 +106,28 @@ def test_a_tracker_that_fails_costs_no_cell(
     assert outcome.complete
     assert outcome.failed == {}
     assert caplog.text.count("the tracker did not take cell") == 2
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["wandb", "mlflow"])
+def test_the_tracker_itself_takes_a_cell(name: str, sweeps: Sweeps, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Offline, into a folder; in a process of its own, as trackers leave threads and handlers behind."""
+    pytest.importorskip(name)
+    monkeypatch.chdir(sweeps.folder)
+    for key, value in {
+        "WANDB_MODE": "offline", "WANDB_SILENT": "true", "MLFLOW_ALLOW_FILE_STORE": "true",
+        "MLFLOW_TRACKING_URI": f"file:{sweeps.folder}/mlruns",
+    }.items():  # fmt: skip
+        monkeypatch.setenv(key, value)
+    scene = Scene(sweeps.folder / "scene", cells=1)
+    scene.yaml.write_text(scene.yaml.read_text() + f"track: {name}\n")
+    done = scene.run()
+    assert done.returncode == 0, done.stderr
+    log = scene.state.log(scene.key(0))
+    assert not log.exists() or "the tracker did not take" not in log.read_text()
+    if name == "mlflow":
+        (wall,) = sweeps.folder.glob("mlruns/*/*/metrics/rows")
+        assert float(wall.read_text().split()[1]) == 4
+        assert len(list(sweeps.folder.glob("mlruns/*/*/metrics/effect/z.0.*"))) == 4
+    else:
+        assert len(list(scene.folder.glob("wandb/offline-run-*/*.wandb"))) == 1

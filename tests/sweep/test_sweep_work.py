@@ -16,7 +16,8 @@ from experiments.faults.probe import PROBE
 from interp.cells import EXPERIMENTS, Config, Context, Experiment, Table, run_cell
 from interp.registry import UserError
 from interp.results.store import partial_path
-from interp.sweep.backends.base import worker_threads
+from interp.sweep.backends.base import Job, worker_threads
+from interp.sweep.cellfile import CellLine
 from interp.sweep.claims import Claims, Owner
 from interp.sweep.plan import Plan
 from interp.sweep.run import Options, look_over, run_sweep
@@ -33,13 +34,13 @@ THREE = "cells: [{experiment: probe, set: {rows: 3}, grid: {seed: [0, 1, 2]}}]"
 def work_of(plan: Plan) -> Work:
     plan.state.create()
     owner = Owner.here("run")
-    return Work(plan.state, owner, Claims(plan.out, owner), threads=1)
+    return Work(plan.out, owner, Claims(plan.out, owner), state=plan.state, threads=1)
 
 
-def line(plan: Plan, index: int = 0) -> dict[str, Any]:
-    cell = plan.cells[index]
-    return {"key": cell.key, "experiment": cell.experiment, "config": dict(cell.config), "place": cell.place,
-            "digest": cell.digest}  # fmt: skip
+def line(plan: Plan, index: int = 0, **resources: Any) -> CellLine:
+    """As the backends make it, with other resources where they are given."""
+    made = Job(plan, [], "run").line(plan.cells[index])
+    return made.model_copy(update={"resources": Resources(**resources)}) if resources else made
 
 
 def test_inline_publishes_what_run_cell_does(sweeps: Sweeps) -> None:
@@ -64,9 +65,9 @@ def test_a_cell_in_other_hands_is_busy_and_a_published_one_is_reused(sweeps: Swe
     work = work_of(plan)
     held = Claims(plan.out, Owner.here()).take(plan.cells[0].key)
     assert held is not None
-    assert work.cell(line(plan), Resources()).state == "busy"
+    assert work.cell(line(plan)).state == "busy"
     held.release()
-    assert [work.cell(line(plan), Resources()).state for _ in range(2)] == ["done", "reused"]
+    assert [work.cell(line(plan)).state for _ in range(2)] == ["done", "reused"]
 
 
 def test_a_failure_is_recorded_with_traceback_and_log_and_forgotten_after_success(
@@ -103,7 +104,7 @@ def test_a_file_changed_after_planning_is_not_run_under_the_old_name(sweeps: Swe
     plan = sweeps.plan(f"cells: [{{experiment: probe, set: {{file: {file}}}}}]")
     work = work_of(plan)
     file.write_text("two")
-    event = work.cell(line(plan), Resources())
+    event = work.cell(line(plan))
     assert event.state == "failed"
     assert "changed since the sweep was planned" in event.error
     assert not plan.done()
@@ -137,11 +138,11 @@ def test_memory_that_runs_out_halves_the_pack(sweeps: Sweeps, monkeypatch: pytes
     monkeypatch.setitem(EXPERIMENTS._rows, "probe", Experiment("probe", 1, PROBE.config, run))
     plan = sweeps.plan(THREE)
     work = work_of(plan)
-    assert work.cell(line(plan, 0), Resources()).state == "done"
+    assert work.cell(line(plan, 0)).state == "done"
     assert packs == [None, 32, 16, 8, 4]
     assert json.loads((plan.out / plan.cells[0].place / "run.json").read_text())["pack"] == 4
     packs.clear()
-    assert work.cell(line(plan, 1), Resources(pack=12)).state == "done"
+    assert work.cell(line(plan, 1, pack=12)).state == "done"
     assert packs == [12, 6, 3]
     assert out_of_memory(MemoryError())
     assert not out_of_memory(ValueError("no"))
@@ -153,7 +154,7 @@ def test_memory_that_never_suffices_is_a_failure(sweeps: Sweeps, monkeypatch: py
 
     monkeypatch.setitem(EXPERIMENTS._rows, "probe", Experiment("probe", 1, PROBE.config, run))
     plan = sweeps.plan(THREE)
-    assert work_of(plan).cell(line(plan), Resources(pack=2)).error == "MemoryError: always"
+    assert work_of(plan).cell(line(plan, pack=2)).error == "MemoryError: always"
 
 
 def test_device_dtype_and_device_map_reach_the_model(sweeps: Sweeps, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -169,7 +170,7 @@ def test_device_dtype_and_device_map_reach_the_model(sweeps: Sweeps, monkeypatch
     text = "cells: [{experiment: site_audit, set: {model: m}}]\nresources: {dtype: bfloat16, "
     for more in ("device: cpu}", "device: cpu, device_map: auto}"):
         plan = sweeps.plan(text + more)
-        assert work_of(plan).cell(line(plan), plan.resources[0]).error == "RuntimeError: far enough"
+        assert work_of(plan).cell(line(plan)).error == "RuntimeError: far enough"
     assert asked == [
         ("m", {"device": "cpu", "dtype": "bfloat16"}), ("m", {"dtype": "bfloat16", "device_map": "auto"}),
     ]  # fmt: skip
@@ -252,3 +253,19 @@ def test_results_that_cannot_be_written_are_told_before_anything_runs(sweeps: Sw
     (tmp_path / "out").write_text("a file")
     with pytest.raises(UserError, match="is a file, a folder was expected"):
         sweeps.plan(THREE)
+
+
+def test_cells_of_one_model_load_it_once(sweeps: Sweeps, monkeypatch: pytest.MonkeyPatch) -> None:
+    import interp.models.load as load
+
+    asked: list[str] = []
+    real = load.load_model
+
+    def counted(name: str, **options: Any) -> Any:
+        asked.append(name)
+        return real(name, **options)
+
+    monkeypatch.setattr(load, "load_model", counted)
+    plan = sweeps.plan("cells: [{experiment: ablation, set: {n: 4}, grid: {seed: [0, 1], ablation: [zero, mean]}}]")
+    assert run_sweep(plan, INLINE).complete
+    assert asked == ["toy-ioi"]

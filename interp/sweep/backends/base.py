@@ -6,9 +6,12 @@ import os
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from interp.cells import EXPERIMENTS
+from interp.sweep.cellfile import CellLine, Head
+from interp.sweep.expand import SweepCell
 from interp.sweep.plan import Plan
 from interp.sweep.spec import Resources
 from interp.sweep.work import Event
@@ -26,29 +29,31 @@ class Job:
     threads: int | None = None
     on_event: Callable[[Event], None] = lambda event: None
 
-    def command(self, threads: int) -> list[str]:
-        """A worker's command line, up to where its cells come from."""
-        state = self.plan.state
-        # `python -m` looks into the working directory first; a worker does so only where this process does
-        path = [] if "" in sys.path or os.getcwd() in sys.path else ["-P"]
-        words = [
-            sys.executable, *path, "-m", "interp.sweep.worker", "--state", str(state.out), state.name,
-            "--run", self.run, "--threads", str(threads), "--retries", str(self.plan.sweep.retries),
-        ]  # fmt: skip
-        if any("model" in EXPERIMENTS[name].config.model_fields for name in {c.experiment for c in self.plan.cells}):
-            words.append("--ahead")
-        return [*words, "--track", self.plan.sweep.track] if self.plan.sweep.track else words
+    def head(self, threads: int) -> Head:
+        """What a worker's cells have in common."""
+        plan = self.plan
+        models = any("model" in EXPERIMENTS[name].config.model_fields for name in {c.experiment for c in plan.cells})
+        return Head(
+            sweep=plan.state.name, out=str(plan.out.absolute()), run=self.run, threads=threads,
+            retries=plan.sweep.retries, track=plan.sweep.track, ahead=models,
+        )  # fmt: skip
 
-    def line(self, cell: Any) -> dict[str, Any]:
+    def line(self, cell: SweepCell) -> CellLine:
         """A cell and its resources, as a worker reads them."""
-        resources = self.plan.resources[cell.resources]
-        return {
-            "cell": {
-                "key": cell.key, "experiment": cell.experiment, "config": dict(cell.config), "place": cell.place,
-                "digest": cell.digest,
-            },
-            "resources": resources.model_dump(mode="json", exclude_defaults=True),
-        }  # fmt: skip
+        return CellLine(
+            experiment=cell.experiment, config=dict(cell.config), resources=self.plan.resources[cell.resources],
+            key=cell.key, place=cell.place, digest=cell.digest,
+        )  # fmt: skip
+
+
+def worker_command(cells: str) -> list[str]:
+    """`interp run --cells …`, by the paths of this environment: another machine's $PATH need not have it."""
+    program = Path(sys.executable).with_name("interp")
+    # `python -m` looks into the working directory first; a worker does so only where this process does
+    here = "" in sys.path or os.getcwd() in sys.path
+    if not here and os.access(program, os.X_OK):
+        return [str(program), "run", "--cells", cells]
+    return [sys.executable, *([] if here else ["-P"]), "-m", "interp", "run", "--cells", cells]
 
 
 @dataclass

@@ -1,8 +1,10 @@
-"""What submitit runs on a cluster: a worker's command line, and nothing else. Imports little: every job does."""
+"""What submitit runs on a cluster: `interp run --cells FILE`, and nothing else. Imports little: every job does."""
 
 from __future__ import annotations
 
+import shlex
 import subprocess
+import sys
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -13,7 +15,7 @@ DEATHS = 3
 """Times a worker that was killed is started again."""
 LOOK = 0.1
 """Seconds between two looks at a worker."""
-STOPPED = 75
+STOPPED = 130
 """A worker's exit code after a signal that asked it to stop."""
 END = 120.0
 """Seconds within which the cluster ends a job whose worker it told to stop."""
@@ -30,6 +32,9 @@ class ShellJob:
     def __call__(self) -> int:
         """Run the worker, again where it was killed (a cell that kills every worker is recorded by the worker)."""
         code = 0
+        # the job's log begins with what it runs, as a shell with `set -x` says it
+        sys.stdout.write(f"+ {shlex.join(self.command)}\n")
+        sys.stdout.flush()
         for _ in range(DEATHS + 1):
             self._worker = subprocess.Popen(self.command)
             if self._stopping:

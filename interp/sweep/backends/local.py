@@ -4,7 +4,8 @@ On a machine with GPUs a worker has its own by CUDA_VISIBLE_DEVICES; the process
 workers. Workers live as long as the run, are given one cell at a time, and load a model once per group. A
 worker that dies is replaced, its cell is tried again (`retries`), and one that kills every worker is recorded
 as failed. Workers are in sessions of their own: Ctrl-C, a closed shell and `cancel` reach this process, which
-stops them in order; where this process itself is killed they end after the cell in hand.
+stops them in order; where this process itself is killed they end after the cell in hand. A worker is
+`interp run --cells -`.
 """
 
 from __future__ import annotations
@@ -17,20 +18,23 @@ import subprocess
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from interp.registry import UserError
-from interp.sweep.backends.base import Job, Report, worker_threads
+from interp.sweep.backends.base import Job, Report, worker_command, worker_threads
 from interp.sweep.backends.schedule import Schedule
+from interp.sweep.cellfile import head_text
 from interp.sweep.expand import SweepCell
 from interp.sweep.spec import Resources
 from interp.sweep.work import Event, thread_variables
+from interp.sweep.worker import STDIN
 
 GRACE = 10.0
 """Seconds a worker has to put its cell in order after it was told to stop."""
 WAIT = 0.5
 STILLBORN = 3
 """Workers in a row that may die before they are ready."""
+SAID = {"key", "experiment", "config", "place"}
+"""What is kept of a cell that failed."""
 
 
 @dataclass(eq=False)
@@ -44,11 +48,11 @@ class Worker:
     cell: SweepCell | None = None
     buffer: bytearray = field(default_factory=bytearray)
 
-    def give(self, line: dict[str, Any], cell: SweepCell) -> None:
+    def give(self, line: str, cell: SweepCell | None = None) -> None:
         self.cell = cell
         assert self.process.stdin is not None
         try:
-            self.process.stdin.write(json.dumps(line).encode() + b"\n")
+            self.process.stdin.write(line.encode())
             self.process.stdin.flush()
         except OSError:
             pass  # it has just died; the end of its output says so next
@@ -162,7 +166,7 @@ class _Pool:
                 return
             cell = self.schedule.next(worker.number)
             if cell is not None:
-                worker.give(self.job.line(cell), cell)
+                worker.give(self.job.line(cell).text(), cell)
         if idle and all(w.cell is None for w in self.workers if w.ready):
             # all that is left, if anything, is in the hands of others: look again in a moment
             if self.schedule.again():
@@ -197,7 +201,8 @@ class _Pool:
         how = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
         error = f"WorkerDiedError: the worker computing it died {times} times, the last time by {how}"
         record = {
-            **self.job.line(cell)["cell"], "error": error, "owner": f"worker {worker.number}",
+            **self.job.line(cell).model_dump(mode="json", include=SAID),
+            "error": error, "owner": f"worker {worker.number}",
             "traceback": f"{error}\n(no traceback: the process was killed)\n{_tail(worker.log)}",
             "log": str(self.job.plan.state.log(cell.key)),
         }  # fmt: skip
@@ -211,13 +216,14 @@ class _Pool:
     def _start(self, number: int) -> None:
         state = self.job.plan.state
         log = state.at("logs", f"worker-{number}.log")
-        command = [*self.job.command(self.threads), "--feed"]
+        command = worker_command(STDIN)
         with log.open("ab") as file:
             process = subprocess.Popen(
                 command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=file, start_new_session=True,
                 env=self._environment(number),
             )  # fmt: skip
         worker = Worker(number, process, log)
+        worker.give(head_text(self.job.head(self.threads)))
         self.workers.append(worker)
         self.selector.register(process.stdout, selectors.EVENT_READ, worker)  # type: ignore[arg-type]
 

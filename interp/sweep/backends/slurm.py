@@ -1,9 +1,10 @@
 """The `slurm` backend: groups of cells as jobs of an array, submitted through submitit.
 
-A job runs the worker's command line and nothing else; results are the cells on the shared disk, never what
-the job returns. A job that nears its time limit, or is pre-empted with a warning, is told by SIGUSR2: submitit
-calls `checkpoint`, which stops the worker in order, and requeues the job. One that is requeued without a word
-starts the same command, which goes on with what is not published yet.
+A job runs `interp run --cells FILE` and nothing else: its log begins with that line, which does the same when
+it is typed by hand. Results are the cells on the shared disk, never what the job returns. A job that nears its
+time limit, or is pre-empted with a warning, is told by SIGUSR2: submitit calls `checkpoint`, which stops the
+worker in order, and requeues the job. One that is requeued without a word starts the same command, which goes
+on with what is not published yet.
 
 `run` submits the cells that no job in the queue has already, and follows the queue; where jobs ended and left
 cells behind (a node was lost), they are submitted again, `retries` times. Closing the shell changes nothing
@@ -12,22 +13,23 @@ for the jobs: the same command again follows them. `cancel` ends them.
 
 from __future__ import annotations
 
-import hashlib
-import json
 import secrets
+import shlex
 import time
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from interp.registry import UserError
-from interp.sweep.backends.base import Job, Report, worker_threads
+from interp.sweep.backends.base import Job, Report, worker_command, worker_threads
 from interp.sweep.backends.job import ShellJob
 from interp.sweep.backends.queue import JobRecord, job_records, job_states, live
+from interp.sweep.cellfile import head_text, keys_of
 from interp.sweep.claims import started_at
 from interp.sweep.grouping import CellGroup
 from interp.sweep.spec import Resources
-from interp.sweep.state import State, read_json, read_lines, write_atomic, write_json
+from interp.sweep.state import State, read_json, write_atomic, write_json
 from interp.sweep.work import Event
 
 POLL = (1.0, 15.0)
@@ -89,7 +91,7 @@ class _Follower:
 
     def submit(self, keys: list[str]) -> int:
         """Submit cells that no job in the queue was given; the number of new jobs."""
-        given = {e["cell"]["key"] for j in self.mine() for e in read_lines(Path(j.group))}
+        given = {key for j in self.mine() for key in keys_of(Path(j.group))}
         groups = self.job.plan.groups([k for k in keys if k not in given], lambda r: r.array_parallelism, WORTH)
         by_resources: dict[str, list[CellGroup]] = {}
         for group in groups:
@@ -111,13 +113,13 @@ class _Follower:
             executor = submitit.AutoExecutor(folder=folder, cluster=self.cluster, **more)
         except RuntimeError as e:
             raise UserError(f"no cluster {self.cluster!r} here: {e}") from None
-        executor.update_parameters(**_parameters(resources, self.state.name, self.cluster))
         threads = worker_threads(resources, self.job.threads, 1, 1)
-        files = [self._group_file(group) for group in groups]
+        files = [self._group_file(f"{folder.name}-{i}", group, threads) for i, group in enumerate(groups)]
+        commands = [worker_command(str(file)) for file in files]
+        executor.update_parameters(**_parameters(resources, self.state.name, self.cluster, commands[0]))
         try:
             with executor.batch():
-                command = self.job.command(threads)
-                jobs = [executor.submit(ShellJob([*command, "--group", str(file)])) for file in files]
+                jobs = [executor.submit(ShellJob(command)) for command in commands]
         except Exception as e:
             raise UserError(f"the cluster refused the jobs: {_last_line(e)}") from None
         for job, file in zip(jobs, files, strict=True):
@@ -129,10 +131,10 @@ class _Follower:
                 job.exception()
         return len(jobs)
 
-    def _group_file(self, group: CellGroup) -> Path:
-        data = "".join(json.dumps(self.job.line(cell)) + "\n" for cell in group.cells).encode()
-        path = self.state.at("groups", hashlib.sha256(data).hexdigest()[:16] + ".jsonl").absolute()
-        write_atomic(path, data)
+    def _group_file(self, name: str, group: CellGroup, threads: int) -> Path:
+        lines = [head_text(self.job.head(threads)), *(self.job.line(cell).text() for cell in group.cells)]
+        path = self.state.at("groups", f"{name}.jsonl").absolute()
+        write_atomic(path, "".join(lines).encode())
         return path
 
     def follow(self) -> bool:
@@ -174,8 +176,8 @@ class _Follower:
             self.job.on_event(event)
 
 
-def _parameters(resources: Resources, name: str, cluster: str) -> dict[str, Any]:
-    """submitit's names for what a job asks for."""
+def _parameters(resources: Resources, name: str, cluster: str, command: Sequence[str] = ()) -> dict[str, Any]:
+    """submitit's names for what a job asks for; the script says what task 0 runs."""
     asked: dict[str, Any] = {"timeout_min": resources.minutes, "name": name}
     if resources.gpus:
         asked["gpus_per_node"] = resources.gpus
@@ -191,8 +193,10 @@ def _parameters(resources: Resources, name: str, cluster: str) -> dict[str, Any]
         # a limit of a minute leaves no room for the usual warning of 90 seconds
         "slurm_signal_delay_s": min(90, resources.minutes * 20),
     }
-    if resources.setup:
-        asked["slurm_setup"] = list(resources.setup)
+    # the script ends with submitit's own line; here is what that comes to
+    told = f"# task 0 runs the following (task N: the file that ends in -N.jsonl), in {Path.cwd()}:"
+    lines = [told, f"# {shlex.join(command)}"] if command else []
+    asked["slurm_setup"] = [*(line.replace("\n", " ") for line in lines), *resources.setup]
     if resources.slurm:
         asked["slurm_additional_parameters"] = dict(resources.slurm)
     return asked
