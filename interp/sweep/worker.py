@@ -14,11 +14,11 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 from interp.sweep.cellfile import CellLine, Head, read_cells, stream_cells
 from interp.sweep.claims import Claims, Heart, Owner
@@ -27,6 +27,7 @@ from interp.sweep.work import Event, Stopped, Work, thread_variables
 
 DONE, FAILED, BAD_INPUT, INTERRUPTED = 0, 1, 2, 130
 STDIN = "-"
+Answer = Callable[[Event], Any]
 _STOPS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR2)
 
 
@@ -43,7 +44,7 @@ class Given:
 def run_file(path: Path, given: Given) -> int:
     """Compute the cells of a file; the exit code: done, some failed (or a full disk), bad input, interrupted."""
     try:
-        with _stopped_by_signals(), _answers() as answers:
+        with _stopped_by_signals(), _answers() as answer:
             feed = str(path) == STDIN
             _divide(given.threads)
             head, cells = stream_cells(sys.stdin) if feed else read_cells(path)
@@ -54,8 +55,8 @@ def run_file(path: Path, given: Given) -> int:
                 if head is not None:
                     if head.ahead:
                         _import_ahead()
-                    answers.write(Event("", "ready").line() + "\n")
-                return _answered(work.each(_over(cells, given.resources), wait=not feed), answers)
+                    answer(Event("", "ready"))
+                return _answered(work.each(_over(cells, given.resources), wait=not feed), answer)
     except Stopped:
         return INTERRUPTED
 
@@ -87,10 +88,10 @@ def _over(cells: Iterable[CellLine], resources: Mapping[str, Any] | None) -> Ite
         yield cell.model_copy(update={"resources": over})
 
 
-def _answered(events: Iterable[Event], answers: TextIO) -> int:
+def _answered(events: Iterable[Event], answer: Answer) -> int:
     code = DONE
     for event in events:
-        answers.write(event.line() + "\n")
+        answer(event)
         if event.state == "blocked":
             return FAILED
         if event.state == "failed" and code != FAILED:
@@ -124,7 +125,7 @@ def _stopped_by_signals() -> Iterator[None]:
 
 
 @contextmanager
-def _answers() -> Iterator[TextIO]:
+def _answers() -> Iterator[Answer]:
     """Standard output for the answers alone: whatever cells print must not get between them."""
     out = sys.stdout
     out.flush()
@@ -132,13 +133,13 @@ def _answers() -> Iterator[TextIO]:
         number = out.fileno()
     except (OSError, ValueError):  # a stream of Python's own, as under pytest
         with redirect_stdout(sys.stderr):
-            yield out
+            yield lambda event: out.write(event.line() + "\n")
         return
     answers = os.fdopen(os.dup(number), "w", buffering=1, encoding="utf-8")
     saved = os.dup(1)
     os.dup2(2, 1)
     try:
-        yield answers
+        yield lambda event: answers.write(event.line() + "\n")
     finally:
         os.dup2(saved, 1)
         os.close(saved)
