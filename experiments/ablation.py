@@ -18,12 +18,13 @@ from pydantic import Field
 
 from interp.cells import Context, Experiment, ModelTaskConfig, Table
 from interp.cli import main_for
+from interp.context import SiteNames
 
 
 class Ablation(ModelTaskConfig):
     """Settings of `ablation`."""
 
-    sites: str | tuple[str, ...] = Field("z", description="site or sites")
+    sites: SiteNames = Field("z", description="site or sites")
     by: str = Field("head", description="layer, head, position, label, neuron, or several: head+position")
     ablation: Literal["zero", "mean", "resample", "corrupt"] = Field("mean", description="what a part is replaced by")
     over: Literal["auto", "clean", "corrupt", "task"] = Field("auto", description="prompts of the mean")

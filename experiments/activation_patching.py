@@ -18,12 +18,13 @@ from pydantic import Field
 
 from interp.cells import Context, Experiment, ModelTaskConfig, Table
 from interp.cli import main_for
+from interp.context import SiteNames
 
 
 class ActivationPatching(ModelTaskConfig):
     """Settings of `activation_patching`."""
 
-    sites: str | tuple[str, ...] = Field("z", description="site or sites, such as z, [q, k, v] or L1.resid_mid")
+    sites: SiteNames = Field("z", description="site or sites, such as z, [q, k, v] or L1.resid_mid")
     by: str = Field("head", description="layer, head, position, label, neuron, or several: head+position")
     direction: Literal["denoise", "noise"] = Field("denoise", description="clean into corrupt, or corrupt into clean")
     labels: tuple[str, ...] | None = Field(None, description="labels for by=label; all by default")

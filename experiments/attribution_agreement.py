@@ -18,6 +18,7 @@ from pydantic import Field
 
 from interp.cells import Context, Experiment, ModelTaskConfig, Table
 from interp.cli import main_for
+from interp.context import MethodName
 
 METHODS = ("atp", "atp_star", "eap", "eap_ig_inputs", "eap_ig_activations", "clean_corrupt", "relp")
 
@@ -25,7 +26,7 @@ METHODS = ("atp", "atp_star", "eap", "eap_ig_inputs", "eap_ig_activations", "cle
 class AttributionAgreement(ModelTaskConfig):
     """Settings of `attribution_agreement`."""
 
-    methods: tuple[str, ...] = Field(
+    methods: tuple[MethodName, ...] = Field(
         METHODS, min_length=1, description="methods; those without the granularity skipped"
     )
     granularity: tuple[Literal["edge", "node"], ...] = Field(

@@ -20,6 +20,7 @@ from pydantic import Field
 
 from interp.cells import Context, Experiment, ModelTaskConfig, Table
 from interp.cli import main_for
+from interp.context import SiteNames
 
 
 class AttributionPatching(ModelTaskConfig):
@@ -38,7 +39,7 @@ class AttributionPatching(ModelTaskConfig):
     steps: int = Field(5, ge=1, description="steps of the integral of eap_ig_*")
     rule: Literal["midpoint", "trapezoid"] = Field("midpoint", description="how the integral is summed")
     ungrouped: bool = Field(False, description="a k and a v for every query head")
-    sites: str | tuple[str, ...] | None = Field(None, description="nodes: sites; the graph's nodes by default")
+    sites: SiteNames | None = Field(None, description="nodes: sites; the graph's nodes by default")
     by: str = Field("head", description="nodes: head, neuron, head+position, head+label, …")
     labels: tuple[str, ...] | None = Field(None, description="nodes: labels for by=label; all by default")
 

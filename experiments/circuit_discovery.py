@@ -22,6 +22,7 @@ from pydantic import Field
 
 from interp.cells import Context, Experiment, ModelTaskConfig, Table
 from interp.cli import main_for
+from interp.context import MethodName, MetricOrAuto
 
 if TYPE_CHECKING:
     from interp.circuits.discover import Discovery
@@ -32,8 +33,8 @@ if TYPE_CHECKING:
 class CircuitDiscovery(ModelTaskConfig):
     """Settings of `circuit_discovery`."""
 
-    metric: str = Field("auto", description="auto: kl for acdc and masks, logit_diff for scores")
-    method: str = Field("acdc", description="acdc, masks, or an attribution method that scores edges")
+    metric: MetricOrAuto = Field("auto", description="auto: kl for acdc and masks, logit_diff for scores")
+    method: MethodName = Field("acdc", description="acdc, masks, or an attribution method that scores edges")
     tau: float | None = Field(None, gt=0, description="acdc: threshold; 0.01 where no size is given")
     size: int | None = Field(None, ge=1, description="edges to keep")
     share: float | None = Field(None, gt=0, le=1, description="edges to keep, as a share of the graph's; 0.1")

@@ -24,6 +24,7 @@ from pydantic import Field
 from experiments.circuit_discovery import part_of
 from interp.cells import Context, Experiment, ModelTaskConfig, Table
 from interp.cli import main_for
+from interp.context import MethodName, MetricOrAuto
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -37,13 +38,15 @@ class CircuitEvaluation(ModelTaskConfig):
     """Settings of `circuit_evaluation`."""
 
     circuit: str | None = Field(None, description="circuit file (.json, .graphml) or named circuit; else found here")
-    method: str = Field("eap_ig_inputs", description="without a file: discovery method")
+    method: MethodName = Field("eap_ig_inputs", description="without a file: discovery method")
     size: int | None = Field(None, ge=1, description="without a file: edges to keep")
     share: float | None = Field(None, gt=0, le=1, description="without a file: edges to keep, as a share; 0.2")
     tau: float | None = Field(None, gt=0, description="without a file, acdc: threshold")
     selection: Literal["top", "greedy"] = Field("top", description="how scores become a circuit")
     absolute: bool = Field(False, description="without a file: rank by the size of scores")
-    discovery_metric: str = Field("auto", description="without a file: kl for acdc and masks, logit_diff for scores")
+    discovery_metric: MetricOrAuto = Field(
+        "auto", description="without a file: kl for acdc and masks, logit_diff for scores"
+    )
     ablation: Literal["corrupt", "mean", "zero", "resample"] = Field("corrupt", description="value outside the circuit")
     ungrouped: bool = Field(False, description="without a file: a k and a v for every query head")
     part: Literal["discovery", "evaluation", "all"] = Field("evaluation", description="prompts to evaluate on")

@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic import Field
 
 from interp.cells import Config, Context, Experiment, Table
+from interp.context import ModelName, TaskName
 
 if TYPE_CHECKING:
     from interp.hooks.values import Prompts
@@ -41,9 +42,9 @@ VARIANTS: dict[str, dict[str, Any]] = {
 class GradientFlowConfig(Config):
     """Settings of `gradient_flow`."""
 
-    model: str | None = Field(None, description="a named model, measured as it is; null: the small native variants")
+    model: ModelName | None = Field(None, description="a named model, as it is; null: the small native variants")
     model_options: dict[str, Any] = Field({}, description="passed on to load_model")
-    task: str | None = Field(None, description="with model: the task whose clean prompts are run")
+    task: TaskName | None = Field(None, description="with model: the task whose clean prompts are run")
     task_options: dict[str, Any] = Field({}, description="passed on to load_task")
     n: int = Field(32, ge=1, description="prompts measured")
     layers: int = Field(6, ge=1, description="blocks of the small models")

@@ -26,6 +26,7 @@ from pydantic import Field
 
 from interp.cells import Config, Context, Experiment, Table
 from interp.cli import main_for
+from interp.context import MethodName
 
 if TYPE_CHECKING:
     from interp.circuits.known import Known
@@ -43,7 +44,7 @@ class GroundTruth(Config):
     """Settings of `ground_truth`."""
 
     circuits: tuple[str, ...] = Field(CIRCUITS, min_length=1, description="known circuits")
-    methods: tuple[str, ...] = Field(METHODS, min_length=1, description="discovery methods")
+    methods: tuple[MethodName, ...] = Field(METHODS, min_length=1, description="discovery methods")
     n: int = Field(32, ge=1, description="prompts of each circuit")
     seed: int = Field(0, ge=0, description="seed of the prompts and of everything drawn")
     induction_dir: str | None = Field(None, description="folder of the induction-2l models")

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic import Field
 
 from interp.cells import Config, Context, Experiment, Table
+from interp.context import MetricName, ModelName, TaskName
 
 if TYPE_CHECKING:
     import numpy as np
@@ -31,16 +32,16 @@ if TYPE_CHECKING:
 class HeadCensus(Config):
     """Settings of `head_census`."""
 
-    model: str = Field("toy-ioi", description="embedded name, local folder or hub name")
+    model: ModelName = Field("toy-ioi", description="embedded name, local folder or hub name")
     model_options: dict[str, Any] = Field({}, description="passed on to load_model: revision, weights, …")
-    task: str | None = Field("ioi", description="task for classes by path; null: stripes only")
+    task: TaskName | None = Field("ioi", description="task for classes by path; null: stripes only")
     task_options: dict[str, Any] = Field({}, description="passed on to load_task")
     labels: tuple[str, ...] = Field(("IO", "S1"), description="labels of the tokens for the copy score")
     n: int | None = Field(None, ge=2, description="prompts of the task")
     periods: tuple[int, ...] | None = Field(None, description="periods of the random tokens; 3 random ones by default")
     per_period: int = Field(8, ge=1, description="prompts of each period")
     bos_id: int | None = Field(None, description="BOS token of a model without a tokenizer")
-    metric: str = Field("logit_diff", description="metric of the path effects")
+    metric: MetricName = Field("logit_diff", description="metric of the path effects")
     seed: int = Field(0, ge=0, description="seed of everything drawn")
 
 

@@ -16,12 +16,13 @@ from typing import Literal
 from pydantic import Field
 
 from interp.cells import Context, Experiment, ModelTaskConfig, Table
+from interp.context import MetricName
 
 
 class LogitLensConfig(ModelTaskConfig):
     """Settings of `logit_lens`."""
 
-    metric: str = Field("logit_diff", description="first metric read at each layer")
+    metric: MetricName = Field("logit_diff", description="first metric read at each layer")
     also: tuple[str, ...] = Field(("prob", "rank"), description="further metrics; prob is that of the right answers")
     positions: Literal["all"] | tuple[int | str, ...] = Field(
         ("answer",), description="where it is read: `answer`, labels, integers; or `all` real positions"

@@ -13,11 +13,12 @@ Limits: dropout is off in the watch's replays; times are this machine's.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import Field
 
 from interp.cells import Config, Context, Experiment, Table
+from interp.registry import NameOf
 
 if TYPE_CHECKING:
     import torch
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 class NumericsConfig(Config):
     """Settings of `numerics`."""
 
-    recipe: str = Field("toy-ioi", description="training recipe")
+    recipe: Annotated[str, NameOf("recipes")] = Field("toy-ioi", description="training recipe")
     text: str | None = Field(None, description="folder of .txt files, for recipes on natural text")
     steps: int = Field(100, ge=1, description="training steps watched")
     every: int = Field(50, ge=1, description="full statistics every so many steps")

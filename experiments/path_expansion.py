@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from pydantic import Field
 
 from interp.cells import Config, Context, Experiment, Table
+from interp.context import ModelName
 
 if TYPE_CHECKING:
     from interp.hooks.values import Prompts
@@ -29,7 +30,7 @@ Term = Literal["bias", "zero", "one", "two", "three", "four", "five", "six", "se
 class PathExpansionConfig(Config):
     """Settings of `path_expansion`."""
 
-    model: str = Field("attn-2l", description="attention-only model: embedded name, folder or hub name")
+    model: ModelName = Field("attn-2l", description="attention-only model: embedded name, folder or hub name")
     model_options: dict[str, Any] = Field({}, description="passed on to load_model: revision, weights, …")
     text: str | None = Field(None, description="folder of .txt files; null: repeated random tokens")
     period: int = Field(20, ge=2, description="period of the repeated random tokens")

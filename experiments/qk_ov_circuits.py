@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic import Field
 
 from interp.cells import Config, Context, Experiment, Table
+from interp.context import ModelName, TaskName
 
 if TYPE_CHECKING:
     from interp.models.model import Model
@@ -30,9 +31,9 @@ if TYPE_CHECKING:
 class QkOvCircuits(Config):
     """Settings of `qk_ov_circuits`."""
 
-    model: str = Field("toy-ioi", description="embedded name, local folder or hub name")
+    model: ModelName = Field("toy-ioi", description="embedded name, local folder or hub name")
     model_options: dict[str, Any] = Field({}, description="passed on to load_model: revision, weights, …")
-    task: str | None = Field("ioi", description="task whose labels name tokens for the copy score; null: none")
+    task: TaskName | None = Field("ioi", description="task whose labels name tokens for the copy score; null: none")
     task_options: dict[str, Any] = Field({}, description="passed on to load_task")
     labels: tuple[str, ...] = Field(("IO", "S1"), description="labels of the name tokens")
     n: int | None = Field(None, ge=1, description="prompts for the copy score")

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from pydantic import Field, model_validator
 
 from interp.cells import Config, Context, Experiment, Table
-from interp.context import Dtype
+from interp.context import Dtype, ModelName
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 class SiteAuditConfig(Config):
     """Settings of `site_audit`."""
 
-    model: str | None = Field("toy-ioi", description="embedded name, local folder or hub name")
+    model: ModelName | None = Field("toy-ioi", description="embedded name, local folder or hub name")
     families: Literal["all"] | tuple[str, ...] = Field(
         (), description="all, or kinds of tiny checkpoints, in the place of a model"
     )

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic import Field
 
 from interp.cells import Config, Context, Experiment, Table
+from interp.context import ModelName
 
 if TYPE_CHECKING:
     from interp.models.model import Model
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 class TrainingDynamics(Config):
     """Settings of `training_dynamics`."""
 
-    model: str = Field("attn-2l", description="embedded name or folder with step-*.safetensors beside its weights")
+    model: ModelName = Field("attn-2l", description="embedded name, or folder with step-*.safetensors in it")
     text: str | None = Field(None, description="folder of .txt files for held-out loss; null: none")
     also: dict[str, int] = Field({}, description="further weight files and their steps, each a series of its own")
     n: int = Field(16, ge=2, description="repeated-token prompts of each period")
@@ -64,7 +65,7 @@ def weight_files(model: str) -> tuple[dict[str, int], int]:
     """The kept weight files of a model and the steps they stand for; and the final step."""
     import json
 
-    from interp.models.load import find
+    from interp.models.finding import find
     from interp.registry import UserError
 
     folder = find(model).path
@@ -78,7 +79,7 @@ def weight_files(model: str) -> tuple[dict[str, int], int]:
 
 
 def _check_file(model: str, name: str) -> None:
-    from interp.models.load import find
+    from interp.models.finding import find
     from interp.registry import unknown
 
     there = sorted(p.name for p in find(model).path.glob("*.safetensors"))

@@ -11,19 +11,25 @@ import secrets
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 import numpy as np
 import pydantic
 
 from interp import stats
 from interp.progress import Bar
-from interp.registry import UserError, unknown
+from interp.registry import NameOf, UserError, unknown
 from interp.results.rowlog import RowLog, canonical
 from interp.results.store import partial_path
 
 T = TypeVar("T")
 Dtype = Literal["float32", "float64", "bfloat16", "float16"]
+ModelName = Annotated[str, NameOf("models")]
+TaskName = Annotated[str, NameOf("tasks")]
+MetricName = Annotated[str, NameOf("metrics")]
+MetricOrAuto = Annotated[str, NameOf("metrics", also=("auto",))]
+MethodName = Annotated[str, NameOf("methods")]
+SiteNames = Annotated[str | tuple[str, ...], NameOf("sites")]
 
 
 class Config(pydantic.BaseModel):
@@ -39,16 +45,22 @@ class Config(pydantic.BaseModel):
 
 
 class ModelTaskConfig(Config):
-    """The settings of an experiment on one model and one task."""
+    """The settings of an experiment on one model and one task.
 
-    model: str = pydantic.Field("toy-ioi", description="embedded name, local folder or hub name")
+    >>> class Mine(ModelTaskConfig):
+    ...     top: int = pydantic.Field(5, ge=1, description="rows to show")
+    >>> Mine(n=16).task, Mine(top=2).top
+    ('ioi', 2)
+    """
+
+    model: ModelName = pydantic.Field("toy-ioi", description="embedded name, local folder or hub name")
     model_options: dict[str, Any] = pydantic.Field({}, description="passed on to load_model: revision, weights, …")
-    task: str = pydantic.Field("ioi", description="task name, or a file of prompt pairs")
+    task: TaskName = pydantic.Field("ioi", description="task name, or a file of prompt pairs")
     task_options: dict[str, Any] = pydantic.Field({}, description="passed on to load_task: corruption, bos, …")
     split: str = pydantic.Field("all", description="split of the task's prompts")
-    n: int | None = pydantic.Field(None, ge=1, description="prompts; None: 64, or every row of a file")
+    n: int | None = pydantic.Field(None, ge=1, description="prompts; null: 64, or every row of a file")
     seed: int = pydantic.Field(0, ge=0, description="seed of the prompts and of everything drawn")
-    metric: str = pydantic.Field("logit_diff", description="metric's name")
+    metric: MetricName = pydantic.Field("logit_diff", description="metric's name")
     dtype: Dtype = pydantic.Field("float32", description="number format of the weights")
     plain: bool = pydantic.Field(False, description="one full forward per edit, no shortcuts")
 

@@ -35,12 +35,14 @@ _SCANNED: dict[str, tuple[tuple[str, ...], frozenset[str]]] = {
     "edits": (("hooks/edits.py",), frozenset({"edit_kind", "register_edit", "EDITS.register"})),
     "methods": (
         ("attribution/*.py", "circuits/*.py"),
-        frozenset({"register_method", "METHODS.register", "method"}),
+        frozenset({"register_method", "METHODS.register", "method", "register_discovery"}),
     ),
     "metrics": (("metrics.py",), frozenset({"register_metric", "METRICS.register"})),
     "recipes": (("training/*.py",), frozenset({"register_recipe", "RECIPES.register"})),
     "tasks": (("tasks/*.py",), frozenset({"register_task", "TASKS.register"})),
 }
+# beside the group of the kind's own name
+_GROUPS = {"methods": ("interp.discovery",)}
 KINDS = ("experiments", "models", "tasks", "metrics", "sites", "edits", "methods", "families", "recipes")
 
 
@@ -101,8 +103,9 @@ def _doc(node: ast.Module | ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDe
 
 
 def _entry_points(kind: str) -> Iterator[Row]:
-    for point in entry_points(group=f"interp.{kind}"):
-        yield Row(point.name, first_line(point.value), point.value)
+    for group in (f"interp.{kind}", *_GROUPS.get(kind, ())):
+        for point in entry_points(group=group):
+            yield Row(point.name, first_line(point.value), point.value)
 
 
 def _decorated(kind: str) -> Iterator[Row]:

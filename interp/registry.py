@@ -10,15 +10,22 @@ from __future__ import annotations
 import difflib
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from importlib.metadata import EntryPoint, entry_points
-from typing import Generic, TypeVar
+from typing import Generic, Literal, TypeVar
 
 T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., object])
 
 
 class UserError(ValueError):
-    """Bad input from the outside: its message says what was given, what was expected and what exists."""
+    """Bad input from the outside: its message says what was given, what was expected and what exists.
+
+    >>> raise UserError("a window holds at least the token itself, got 0")
+    Traceback (most recent call last):
+        ...
+    interp.registry.UserError: a window holds at least the token itself, got 0
+    """
 
 
 def nearest(name: str, choices: list[str], most: int = 3) -> list[str]:
@@ -36,6 +43,18 @@ def unknown(kind: str, name: object, choices: list[str]) -> UserError:
     hint = f"; did you mean {' or '.join(near)}?" if near else "."
     listing = ", ".join(choices) if choices else "none"
     return UserError(f"unknown {kind} {name!r}{hint} There are: {listing}")
+
+
+@dataclass(frozen=True)
+class NameOf:
+    """Marks a setting that holds a name of a kind, or several: `Annotated[str, NameOf("metrics")]`.
+
+    Help shows the names; a wrong one is told before torch is imported (`interp.names`). `also` are words that the
+    setting takes beside them.
+    """
+
+    kind: Literal["models", "tasks", "metrics", "sites", "methods", "recipes"]
+    also: tuple[str, ...] = ()
 
 
 class Registry(Generic[T]):
@@ -58,7 +77,14 @@ class Registry(Generic[T]):
         return row
 
     def register(self, name: str | None = None) -> Callable[[F], F]:
-        """Decorator: register a function or class under `name` (its own name by default)."""
+        """Decorator: register a function or class under `name` (its own name by default).
+
+        >>> fruits: Registry[object] = Registry("fruit")
+        >>> @fruits.register()
+        ... def pear() -> None: ...
+        >>> fruits.names()
+        ['pear']
+        """
 
         def keep(row: F) -> F:
             self.add(name or row.__name__, row)  # type: ignore[arg-type]

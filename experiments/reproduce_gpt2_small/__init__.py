@@ -25,6 +25,7 @@ from pydantic import Field
 
 from experiments.reproduce_gpt2_small.facts import FACTS, TOPICS, Fact
 from interp.cells import Config, Context, Experiment, Table
+from interp.context import ModelName
 
 if TYPE_CHECKING:
     from experiments.reproduce_gpt2_small.measured import Got, Measured
@@ -39,7 +40,7 @@ Topic = Literal[
 class ReproduceGpt2Small(Config):
     """Settings of `reproduce_gpt2_small`."""
 
-    model: str = Field("gpt2", description="GPT-2 small: hub name or local folder, with its tokenizer")
+    model: ModelName = Field("gpt2", description="GPT-2 small: hub name or local folder, with its tokenizer")
     model_options: dict[str, Any] = Field({}, description="passed on to load_model: revision, weights, …")
     topics: tuple[Topic, ...] = Field(TOPICS, min_length=1, description="which groups of statements")  # type: ignore[arg-type]
     n: int = Field(64, ge=1, description="prompts of IOI and of greater-than")

@@ -8,7 +8,7 @@ import sys
 import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -41,6 +41,14 @@ Plain = Annotated[bool, typer.Option("--plain", help="One full forward per edit,
 Out = Annotated[Path | None, typer.Option(help="Results folder; $INTERP_RESULTS or ./results by default.")]
 From = Annotated[Path | None, typer.Option("--from", metavar="RUN.JSON", help="Settings of a finished cell.")]
 Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of bad input too.")]
+Help = Annotated[bool, typer.Option("--help", help="Show this, and what the experiment is and takes.")]
+# the class of the context that is passed in, which is that of the copy of click that typer carries, where it does
+if TYPE_CHECKING:
+    from typer import Context as Current
+else:
+    Current = typer.Context.__base__
+OWN_HELP: dict[str, Any] = {"help_option_names": []}
+"""For commands whose help goes on with what an experiment takes."""
 Cells = Annotated[
     Path | None,
     typer.Option(
@@ -50,15 +58,21 @@ Cells = Annotated[
 Cell = Annotated[str, typer.Argument(help="Folder, <experiment>/<cell>, or the beginning of its hash.")]
 
 
-@app.command("run")
+@app.command("run", context_settings=OWN_HELP)
 def run_command(
+    context: Current,
     name: Annotated[str | None, typer.Argument(help="Experiment; see `interp list experiments`.")] = None,
     model: Model = None, task: Task = None, n: N = None, seed: Seed = None, settings: Set = None,
     preset: Preset = None, device: Device = None, dtype: Dtype = None, threads: Threads = None,
     pack: Pack = None, plain: Plain = False, out: Out = None, run_json: From = None, cells: Cells = None,
-    debug: Debug = False,
+    debug: Debug = False, asked: Help = False,
 ) -> int:  # fmt: skip
-    """Run an experiment and publish its table; a finished cell is shown, not computed again."""
+    """Run an experiment and publish its table; a finished cell is shown, not computed again.
+
+    `interp run NAME --help` tells what the experiment does and every setting that it takes.
+    """
+    if asked:
+        return _help(context, name)
     named = {k: v for k, v in {"model": model, "task": task, "n": n, "seed": seed}.items() if v is not None}
     if cells is not None:
         if name is not None:
@@ -187,10 +201,13 @@ def main_for(experiment: Any, argv: Sequence[str] | None = None) -> int:
         experiment = running if getattr(running, "name", None) == name else experiment
 
     def command(
-        model: Model = None, task: Task = None, n: N = None, seed: Seed = None, settings: Set = None,
-        preset: Preset = None, device: Device = None, dtype: Dtype = None, threads: Threads = None,
-        pack: Pack = None, plain: Plain = False, out: Out = None, run_json: From = None, debug: Debug = False,
+        context: Current, model: Model = None, task: Task = None, n: N = None, seed: Seed = None,
+        settings: Set = None, preset: Preset = None, device: Device = None, dtype: Dtype = None,
+        threads: Threads = None, pack: Pack = None, plain: Plain = False, out: Out = None, run_json: From = None,
+        debug: Debug = False, asked: Help = False,
     ) -> int:  # fmt: skip
+        if asked:
+            return _help(context, experiment)
         from interp.cli.running import Flags, run_one
 
         named = {"model": model, "task": task, "n": n, "seed": seed}
@@ -201,12 +218,22 @@ def main_for(experiment: Any, argv: Sequence[str] | None = None) -> int:
         return run_one(experiment, flags)
 
     command.__doc__ = f"Run the experiment {name} and publish its table."
-    return _guarded(lambda words: _invoke(_single(command), words, f"python -m experiments.{name}"), argv)
+    return _guarded(lambda words: _invoke(_single(command, OWN_HELP), words, f"python -m experiments.{name}"), argv)
 
 
-def _single(command: Callable[..., Any]) -> typer.Typer:
+def _help(context: Current, experiment: Any) -> int:
+    """The flags, then what the experiment is and takes."""
+    typer.echo(context.get_help())
+    if experiment is not None:
+        from interp.cli.describing import print_experiment
+
+        print_experiment(experiment)
+    return 0
+
+
+def _single(command: Callable[..., Any], settings: dict[str, Any] | None = None) -> typer.Typer:
     alone = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
-    alone.command()(command)
+    alone.command(context_settings=settings)(command)
     return alone
 
 

@@ -14,7 +14,11 @@ import yaml
 
 from interp.cells import EXPERIMENTS, Config, Experiment, named_files, run_cell
 from interp.cli.reading import print_cell
+from interp.names import check_names
 from interp.registry import UserError, unknown
+
+# the loader in C stops at brackets a thousand deep; the other reads all of them, in quadratic time
+_Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 @dataclass(frozen=True)
@@ -74,6 +78,7 @@ def run_one(experiment: str | Experiment | None, flags: Flags) -> int:
     config = exp.make_config(values, flags.preset)
     if recorded and not (flags.values() or flags.preset or flags.dtype or flags.plain):
         _check_files(config, recorded)
+    check_names(config)
     cell = run_cell(exp, config, show=sys.stderr.isatty(), **flags.on(recorded))
     print_cell(cell)
     return 0
@@ -115,9 +120,9 @@ def _check_files(config: Config, recorded: Mapping[str, Any]) -> None:
 
 def _yaml(text: str, value: str) -> Any:
     try:
-        if any(isinstance(event, yaml.AliasEvent) for event in yaml.parse(value, yaml.SafeLoader)):
+        if any(isinstance(event, yaml.AliasEvent) for event in yaml.parse(value, _Loader)):
             raise UserError(f"--set {text!r}: the value must not refer to itself (*); write it out")
-        return yaml.safe_load(value) if value.strip() else ""
+        return yaml.load(value, _Loader) if value.strip() else ""  # a safe loader, in C or not
     except UserError:
         raise
     except (yaml.YAMLError, ValueError, AttributeError, RecursionError) as e:

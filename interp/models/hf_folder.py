@@ -6,7 +6,6 @@ eager, so that `plain_module=True` is bit-identical to the forward function.
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,6 +15,7 @@ import torch
 from torch import nn
 
 from interp.models.folder import Folder, read_json, refuse_code, report_weights
+from interp.models.hub import without_bars
 from interp.registry import UserError
 
 TOKENIZER_FILES = (
@@ -26,22 +26,18 @@ TOKENIZER_FILES = (
 @contextmanager
 def quiet() -> Iterator[None]:
     """Keep transformers' warnings and progress bars to itself; both are as before afterwards."""
-    from huggingface_hub import utils as hub_utils
     from transformers.utils import logging
 
-    hub: Any = hub_utils  # its progress-bar switches are public but not in its typed exports
-    level, bars, hub_bars = logging.get_verbosity(), logging.is_progress_bar_enabled(), hub.are_progress_bars_disabled()
-    try:
-        logging.set_verbosity_error()
-        logging.disable_progress_bar()
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
+    level, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    with without_bars():
+        try:
+            logging.set_verbosity_error()
+            logging.disable_progress_bar()
             yield
-    finally:
-        logging.set_verbosity(level)
-        if bars:
-            logging.enable_progress_bar()
-        (hub.disable_progress_bars if hub_bars else hub.enable_progress_bars)()
+        finally:
+            logging.set_verbosity(level)
+            if bars:
+                logging.enable_progress_bar()
 
 
 def read_config(folder: Folder) -> Any:

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import re
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from interp.registry import UserError
 
@@ -19,6 +23,22 @@ def could_be_hub_name(name: str) -> bool:
     return bool(_NAME.match(name)) and not name.startswith((".", "-"))
 
 
+@contextmanager
+def without_bars() -> Iterator[None]:
+    """Keep the hub client's warnings and progress bars to itself; both are as before afterwards."""
+    from huggingface_hub import utils
+
+    hub: Any = utils  # its progress-bar switches are public but not in its typed exports
+    hidden = hub.are_progress_bars_disabled()
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            hub.disable_progress_bars()
+            yield
+    finally:
+        (hub.disable_progress_bars if hidden else hub.enable_progress_bars)()
+
+
 def fetch(name: str, revision: str | None) -> Path:
     """The local snapshot of a hub repository, downloaded where it is not yet cached (HF_HUB_OFFLINE is heeded).
 
@@ -26,10 +46,8 @@ def fetch(name: str, revision: str | None) -> Path:
     """
     from huggingface_hub import snapshot_download
 
-    from interp.models.hf_folder import quiet
-
     try:
-        with quiet():
+        with without_bars():
             return Path(snapshot_download(name, revision=revision, allow_patterns=WANTED, ignore_patterns=NESTED))
     except Exception as error:  # the hub's client raises its own, httpx's and the system's errors
         first = next((line.strip() for line in str(error).splitlines() if line.strip()), "no message")

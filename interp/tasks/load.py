@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from interp.registry import Registry, UserError, unknown
-from interp.tasks.sources import SUFFIXES
+from interp.tasks.sources import SUFFIXES, is_file_name
 from interp.tasks.values import Task
 
 Builder = Callable[..., Task]
@@ -44,7 +44,7 @@ def load_task(
     """
     if not hasattr(model, "geometry"):
         raise UserError(f"load_task takes a loaded model (interp.load_model), got {model!r}")
-    if _is_file(name_or_file):
+    if is_file_name(name_or_file):
         from interp.tasks.table import task_from_table
 
         _check_options(str(name_or_file), task_from_table, options)
@@ -92,13 +92,6 @@ def check_task(task: Task, model: Any) -> None:
         raise UserError(f"task {task.name!r} has prompts of {longest} tokens, the model's context holds {n_ctx}")
     if not task.aligned and not task.clean.labels:
         task.require_aligned()
-
-
-def _is_file(name: str | Path) -> bool:
-    """A path object, a name with a table's suffix, or a name with a folder in it."""
-    if isinstance(name, Path):
-        return True
-    return Path(name).suffix.lower() in SUFFIXES or "/" in name or "\\" in name
 
 
 def _check_options(name: str, builder: Any, options: dict[str, Any]) -> None:

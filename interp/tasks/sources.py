@@ -21,6 +21,17 @@ SUFFIXES = (".csv", ".tsv", ".json", ".jsonl", ".ndjson")
 Row = Mapping[str, Any]
 
 
+def is_file_name(name: str | Path) -> bool:
+    """A path object, a name with a table's suffix, or a name with a folder in it.
+
+    >>> is_file_name("pairs.csv"), is_file_name("./ioi"), is_file_name("ioi")
+    (True, True, False)
+    """
+    if isinstance(name, Path):
+        return True
+    return Path(name).suffix.lower() in SUFFIXES or "/" in name or "\\" in name
+
+
 @dataclass(frozen=True)
 class Broken:
     """A row that could not be read, and why."""

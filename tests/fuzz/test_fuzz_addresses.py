@@ -15,8 +15,9 @@ from hypothesis import strategies as st
 import interp
 from interp.hooks.addresses import Address
 from interp.models import hub
+from interp.models.finding import find
 from interp.models.folder import read_folder
-from interp.models.load import find, load_model
+from interp.models.load import load_model
 from interp.models.model import Model
 from interp.models.native_folder import save_native
 from interp.registry import UserError

@@ -61,14 +61,13 @@ def test_two_megabytes(tmp_path: Path) -> None:
 
 
 @pytest.mark.long
-def test_a_hundred_megabytes(tmp_path: Path, record_property: Any) -> None:
+def test_a_hundred_megabytes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "t.csv"
     rows = write(path, 100)
     assert path.stat().st_size > 100e6
     found = read(path)
-    record_property("seconds", found["seconds"])
-    record_property("megabytes", found["mb"])
-    print(f"{rows} rows: {found['seconds']:.0f} s, {found['mb']:.0f} MB")
+    with capsys.disabled():
+        print(f"\n100 MB, {rows} rows: {found['seconds']:.0f} s, {found['mb']:.0f} MB over the loaded model")
     assert found["n"] == rows
     assert found["mb"] < 4000
     assert found["seconds"] < 480

@@ -1,0 +1,90 @@
+"""Names that settings hold, checked before anything heavy is imported.
+
+A setting says by `NameOf` of which kind its names are. What exists is read without torch: source files and
+entry points (`interp.listing`), and registries of modules that are imported already, where a program has added
+rows of its own. Only what is surely wrong is refused here; whether a site fits the model, or a task's options the
+task, is found out where they are used.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import types
+from collections.abc import Iterator
+from typing import Annotated, Any, Union, get_args, get_origin
+
+import pydantic
+
+from interp.hooks.addresses import Address
+from interp.listing import listing
+from interp.models.finding import find
+from interp.registry import NameOf, UserError, unknown
+from interp.tasks.sources import SUFFIXES, is_file_name
+
+REGISTRIES = {
+    "metrics": ("interp.metric_values:METRICS",),
+    "tasks": ("interp.tasks.load:TASKS",),
+    "sites": ("interp.hooks.sites:SITES",),
+    "recipes": ("interp.training.recipes:RECIPES",),
+    "methods": ("interp.attribution.methods:METHODS", "interp.circuits.discover:DISCOVERIES"),
+}
+
+
+def mark_of(field: pydantic.fields.FieldInfo) -> NameOf | None:
+    """The kind of names that a setting holds, if any.
+
+    >>> from interp.context import ModelTaskConfig
+    >>> mark_of(ModelTaskConfig.model_fields["metric"])
+    NameOf(kind='metrics', also=())
+    """
+    return next((m for m in (*field.metadata, *_marks(field.annotation)) if isinstance(m, NameOf)), None)
+
+
+def existing(mark: NameOf) -> list[str]:
+    """The names there are, this process' own among them, then words that stand for one."""
+    names = {row.name for row in listing(mark.kind)}
+    for place in REGISTRIES.get(mark.kind, ()):
+        module, _, attribute = place.partition(":")
+        if module in sys.modules:
+            names |= {*getattr(sys.modules[module], attribute).names()}
+    return [*sorted(names), *mark.also]
+
+
+def check_names(config: pydantic.BaseModel) -> None:
+    """UserError for the first setting with a name that does not exist; models last, since the hub may be asked."""
+    marked = [(name, mark) for name, field in type(config).model_fields.items() if (mark := mark_of(field))]
+    for setting, mark in sorted(marked, key=lambda pair: pair[1].kind == "models"):
+        value = getattr(config, setting)
+        given = [value] if isinstance(value, str) else list(value or ())
+        if mark.kind == "models":
+            revision = getattr(config, f"{setting}_options", {}).get("revision")
+            for name in given:
+                find(name, revision if isinstance(revision, str) else None)
+        elif names := [name for name in given if not (mark.kind == "tasks" and _is_table(name))]:
+            _check(names, mark)
+
+
+def _check(names: list[str], mark: NameOf) -> None:
+    there = existing(mark)
+    for name in (Address.parse(name).site for name in names) if mark.kind == "sites" else names:
+        if name not in there:
+            raise unknown(mark.kind.removesuffix("s"), name, there)
+
+
+def _is_table(name: str) -> bool:
+    """Whether a task's name is that of a file of pairs; UserError where it is one that cannot be."""
+    if is_file_name(name) and not os.path.isfile(name):
+        raise UserError(f"no such file: {name}")
+    if not is_file_name(name) and os.path.isfile(name):
+        raise UserError(f"{name} is a file, but a table's name ends in one of {', '.join(SUFFIXES)}")
+    return is_file_name(name)
+
+
+def _marks(annotation: Any) -> Iterator[Any]:
+    """What stands beside a type, one of its alternatives, or its items."""
+    if get_origin(annotation) is Annotated:
+        yield from annotation.__metadata__
+    elif get_origin(annotation) in (Union, types.UnionType, tuple, list):
+        for one in get_args(annotation):
+            yield from _marks(one)
