@@ -43,6 +43,11 @@ class Experiment:
 
     `presets` maps a name to settings; `smoke` is the one that the tests run, in seconds. `version=None`
     marks a function that makes no promise: its cells are never reused.
+
+    >>> def run(config: Config, context: Context) -> Table:
+    ...     '''Nothing much.'''
+    >>> Experiment("mine", 1, ModelTaskConfig, run, {"smoke": {"n": 8}}).make_config({"seed": 3}, "smoke").n
+    8
     """
 
     name: str

@@ -130,6 +130,15 @@ def register_metric(
     """Decorator: make a metric of `fn(view, task, reference)` and register it under the function's name.
 
     `loss_like` defaults to "lower is better". A name that is taken raises UserError.
+
+    >>> @register_metric(unit="logits", better="higher", reads="answers", needs_wrong=True)
+    ... def margin(view, task, reference=None):
+    ...     '''Smallest lead of a right answer over a wrong one.'''
+    ...     right, wrong = answer_scores(view, task)
+    ...     return right.amin(1) - wrong.amax(1)
+    >>> get_metric("margin").summary
+    'Smallest lead of a right answer over a wrong one.'
+    >>> _ = METRICS._rows.pop("margin")  # this example's own
     """
 
     def build(fn: MetricFunction) -> Metric:
@@ -195,7 +204,16 @@ def answer_scores(view: LogitsView, task: Task) -> Scores:
 
 
 def answer_logprobs(view: LogitsView, task: Task) -> Scores:
-    """Log-probability of each answer, in nats, summed over its tokens; −inf where there is no answer."""
+    """Log-probability of each answer, in nats, summed over its tokens; −inf where there is no answer.
+
+    >>> import interp
+    >>> model = interp.load_model("toy-ioi")
+    >>> task = interp.load_task("ioi", model, n=8)
+    >>> view = get_metric("prob_diff").view(model.run(task.clean).logits, task, "clean")
+    >>> right, wrong = answer_logprobs(view, task)
+    >>> right.shape, bool((right > wrong).all())
+    (torch.Size([8, 1]), True)
+    """
     logp = precise(need(view.vocab, "vocab")).log_softmax(-1)
     if task.single:
         right, wrong = (logp[:, 0].gather(1, a.first.to(logp.device)) for a in (task.right, task.wrong))

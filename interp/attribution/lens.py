@@ -131,6 +131,12 @@ def logit_lens(
         edits: made in the run that is read.
 
     Raises UserError for answers of several tokens, an unknown metric or one that reads every position.
+
+    >>> import interp
+    >>> model = interp.load_model("toy-ioi")
+    >>> task = interp.load_task("ioi", model, n=8)
+    >>> logit_lens(model, task, metrics=["logit_diff"]).of("logit_diff").shape  # blocks run, prompts
+    torch.Size([4, 8])
     """
     need_parts(model, "the logit lens")
     need_single(task, "the logit lens")

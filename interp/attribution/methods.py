@@ -149,6 +149,13 @@ def attribute(
 
     Raises UserError for unknown names, a metric without a gradient for a gradient method, pairs of unequal
     length under the corrupt ablation, and edges of models whose residual stream is no sum.
+
+    >>> import interp
+    >>> model = interp.load_model("toy-ioi")
+    >>> task = interp.load_task("ioi", model, n=8)
+    >>> scores = attribute(model, task, "eap", "node")
+    >>> scores.values.shape[1]  # one score per node and prompt
+    8
     """
     found = get_method(method)
     if granularity not in ("node", "edge"):

@@ -169,7 +169,14 @@ def method_names() -> list[str]:
 
 
 def discover(model: Model, task: Task, method: str = "acdc", **settings: Any) -> Discovery:
-    """Find a circuit. Settings are the fields of `Request`. UserError for an unknown method or setting."""
+    """Find a circuit. Settings are the fields of `Request`. UserError for an unknown method or setting.
+
+    >>> import interp
+    >>> model = interp.load_model("toy-ioi")
+    >>> task = interp.load_task("ioi", model, n=8)
+    >>> discover(model, task, "eap", size=30).circuit  # what no path joins is dropped
+    Circuit(29 of 262 edges, 12 nodes)
+    """
     names = method_names()
     if method not in names:
         raise unknown("discovery method", method, names)

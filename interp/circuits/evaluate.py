@@ -66,7 +66,17 @@ class Settings:
 def evaluate(
     evaluator: Evaluator, circuit: Circuit, settings: Settings | None = None, step: Callable[[str], None] | None = None
 ) -> Evaluation:
-    """All rows for one circuit. `step` is told the name of each part as it begins."""
+    """All rows for one circuit. `step` is told the name of each part as it begins.
+
+    >>> import interp
+    >>> model = interp.load_model("toy-ioi")
+    >>> task = interp.load_task("ioi", model, n=8)
+    >>> from interp.circuits.discover import discover
+    >>> circuit = discover(model, task, "eap", size=20).circuit
+    >>> few = Settings(random=5, draws=2, greedy_steps=1, references=5, shares=(0.1, 1.0))
+    >>> len(evaluate(Evaluator.of(model, task), circuit, few).rows) > 20
+    True
+    """
     how = settings or Settings()
     say = step or (lambda name: None)
     say("metric")

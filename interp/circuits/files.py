@@ -66,7 +66,19 @@ def from_json(data: Any, geometry: Geometry, where: str = "circuit") -> Circuit:
 
 
 def save_circuit(circuit: Circuit, path: str | Path) -> Path:
-    """Write a .json or .graphml file."""
+    """Write a .json or .graphml file.
+
+    >>> import tempfile
+    >>> from interp.circuits.values import Circuit
+    >>> from interp.graph import Graph
+    >>> from interp.hooks.values import Geometry
+    >>> shape = Geometry(layers=1, heads=2, kv_heads=2, d_model=8, d_head=4, d_mlp=16, d_vocab=50, n_ctx=16)
+    >>> circuit = Circuit.of(Graph(shape), ["input->a0.h1<v>", "a0.h1->logits"])
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     file = save_circuit(circuit, f"{folder}/mine.json")
+    ...     len(load_circuit(file, shape)), file.name
+    (2, 'mine.json')
+    """
     path = Path(path)
     if path.suffix not in SUFFIXES:
         raise UserError(f"circuits are written as {' or '.join(SUFFIXES)}, got {path.name!r}")
@@ -85,7 +97,14 @@ def graphml(circuit: Circuit) -> str:
 
 
 def load_circuit(path: str | Path, geometry: Geometry) -> Circuit:
-    """Read a circuit file for a model of this shape (`model.geometry`). UserError names what does not fit."""
+    """Read a circuit file for a model of this shape (`model.geometry`). UserError names what does not fit.
+
+    >>> import interp
+    >>> from importlib.resources import files
+    >>> ours = files("interp.circuits.known") / "toy-ioi.json"
+    >>> len(load_circuit(str(ours), interp.load_model("toy-ioi").geometry)) > 10
+    True
+    """
     path = Path(path)
     if path.suffix not in SUFFIXES:
         raise UserError(f"circuits are read from {' or '.join(SUFFIXES)}, got {path.name!r}")

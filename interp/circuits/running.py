@@ -53,7 +53,16 @@ class Evaluator:
         ungrouped: bool = False,
         options: Options = DEFAULT,
     ) -> Evaluator:
-        """Run the clean prompts and the ablation once. UserError where edges are not defined on the model."""
+        """Run the clean prompts and the ablation once. UserError where edges are not defined on the model.
+
+        >>> import interp
+        >>> model = interp.load_model("toy-ioi")
+        >>> task = interp.load_task("ioi", model, n=8)
+        >>> from interp.circuits.values import Circuit
+        >>> evaluator = Evaluator.of(model, task, "logit_diff")
+        >>> evaluator.values([Circuit.empty(evaluator.graph)]).shape  # circuits, prompts
+        torch.Size([1, 8])
+        """
         graph = Graph(model.geometry, ungrouped)
         return Evaluator(CircuitRunner.prepare(Sides(model, task, metric), graph, recipe, "clean", options), recipe)
 

@@ -38,7 +38,13 @@ EdgeTable = Float[Tensor, "source slot"]
 
 @dataclass(frozen=True, eq=False)
 class Circuit:
-    """Edges of a graph, kept or not, with or without scores. Positive scores help the metric."""
+    """Edges of a graph, kept or not, with or without scores. Positive scores help the metric.
+
+    >>> from interp.hooks.values import Geometry
+    >>> shape = Geometry(layers=1, heads=2, kv_heads=2, d_model=8, d_head=4, d_mlp=16, d_vocab=50, n_ctx=16)
+    >>> len(Circuit.of(Graph(shape), ["input->a0.h1<v>", "a0.h1->logits"]))
+    2
+    """
 
     graph: Graph
     mask: Mask

@@ -31,7 +31,15 @@ def distances(ctx: EditContext, width: int) -> Int[Tensor, "rows query key"]:
 
 
 def windowed(width: int) -> Callable[[Scores, EditContext], Scores]:
-    """Each query reads only the `width` tokens up to itself (and, in bidirectional models, as many after it)."""
+    """Each query reads only the `width` tokens up to itself (and, in bidirectional models, as many after it).
+
+    >>> import interp
+    >>> model = interp.load_model("toy-ioi")
+    >>> with model.hooks(("scores", windowed(2))):
+    ...     pattern = model.run([[1, 2, 3, 4]], capture="L0.pattern")["L0.pattern"]
+    >>> (pattern[0, 0] > 0).int().tolist()
+    [[1, 0, 0, 0], [1, 1, 0, 0], [0, 1, 1, 0], [0, 0, 1, 1]]
+    """
     if width < 1:
         raise UserError(f"a window holds at least the token itself, got {width}")
 
@@ -43,7 +51,16 @@ def windowed(width: int) -> Callable[[Scores, EditContext], Scores]:
 
 
 def alibi(heads: int, strength: float = 1.0) -> Callable[[Scores, EditContext], Scores]:
-    """Lower each score by slope · distance; head h of H has slope strength · 2^(−8(h+1)/H)."""
+    """Lower each score by slope · distance; head h of H has slope strength · 2^(−8(h+1)/H).
+
+    >>> import interp
+    >>> model = interp.load_model("toy-ioi")
+    >>> plain = model.run([[1, 2, 3]], capture="L0.scores")["L0.scores"]
+    >>> with model.hooks(("L0.scores", alibi(model.geometry.heads))):
+    ...     lower = model.run([[1, 2, 3]], capture="L0.scores")["L0.scores"]
+    >>> (plain - lower)[0, 0, 2].tolist()  # two tokens away, one, none; the slope of head 0 of 4 is 1/4
+    [0.5, 0.25, 0.0]
+    """
     if heads < 1:
         raise UserError(f"alibi needs the number of heads, got {heads}")
     slopes = strength * 2.0 ** (-8.0 * torch.arange(1, heads + 1) / heads)

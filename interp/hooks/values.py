@@ -32,7 +32,12 @@ NO_TENSORS: Mapping[str, Tensor] = MappingProxyType({})
 
 @dataclass(frozen=True)
 class Geometry:
-    """The shape of a model: sizes, and which parts it has. Plain data, no tensors."""
+    """The shape of a model: sizes, and which parts it has. Plain data, no tensors.
+
+    >>> g = Geometry(layers=2, heads=4, kv_heads=2, d_model=32, d_head=8, d_mlp=64, d_vocab=50, n_ctx=16)
+    >>> g.group  # query heads that share a key and a value
+    2
+    """
 
     layers: int
     heads: int
@@ -315,6 +320,11 @@ class Run:
     """One forward pass: its prompts, logits, and what was captured.
 
     `run["L1.z"]` is a captured activation; `run.grads["L1.z"]` a gradient where one was asked for.
+
+    >>> import interp
+    >>> run = interp.load_model("toy-ioi").run([[1, 2, 3]], capture="z")
+    >>> run["L-1.z"].shape, len(run.acts)
+    (torch.Size([1, 3, 4, 24]), 3)
     """
 
     prompts: Prompts
@@ -369,6 +379,13 @@ class Means:
 
     Values by address: `all` […], `position` [real index, …], `label` [label, …], `template`
     [template, real index, …]. Means weigh every real token once; `counts` has how many each cell saw.
+
+    >>> import interp
+    >>> model = interp.load_model("toy-ioi")
+    >>> means = model.means([[1, 2, 3], [4, 5]], ["z"])
+    >>> means["L1.z"].shape
+    torch.Size([4, 24])
+    >>> run = model.run([[1, 2, 3]], edits=[interp.mean("L1.z", means, head=0)])
     """
 
     by: str

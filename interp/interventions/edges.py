@@ -64,6 +64,12 @@ def edge_effects(
 
     With a row log, edges are recorded as they are computed and those it holds are not computed again.
     Raises UserError for an edge the model lacks, and for pairs of unequal length with the corrupt ablation.
+
+    >>> import interp
+    >>> model = interp.load_model("toy-ioi")
+    >>> task = interp.load_task("ioi", model, n=8)
+    >>> edge_effects(model, task, ["input->a0.h0<q>", "a1.h0->logits"]).table().shape[0]
+    2
     """
     graph = Graph(model.geometry, ungrouped)
     wanted = list(graph.edges) if edges is None else list(graph.between(edges))

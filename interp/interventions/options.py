@@ -19,7 +19,12 @@ class Settings(Protocol):
 
 
 def options_of(context: Settings, *, exact: bool = False) -> Options:
-    """Planner options of a run: pack size and plain execution as asked."""
+    """Planner options of a run: pack size and plain execution as asked.
+
+    >>> from types import SimpleNamespace
+    >>> options_of(SimpleNamespace(plain=False, pack=8, show=False)).pack
+    8
+    """
     from interp.interventions.plan import Options
 
     return Options(plain=context.plain, pack=context.pack, exact=exact)

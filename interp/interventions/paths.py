@@ -63,6 +63,13 @@ def path_effects(
         mlps: MLPs between sender and receivers are recomputed, or frozen at their base values.
 
     A sender that no receiver reads has effect 0. Raises UserError for nodes the model lacks.
+
+    >>> import interp
+    >>> model = interp.load_model("toy-ioi")
+    >>> task = interp.load_task("ioi", model, n=8)
+    >>> effects = path_effects(model, task, ["a0.h3", "a1.h0"], ["a2.h1<q>", "logits"])
+    >>> len(effects.table())
+    2
     """
     graph = Graph(model.geometry)
     froms = _senders(graph, senders)

@@ -184,6 +184,16 @@ def make_plan(
     """Plan the interventions on `reader`'s prompts; everything is checked before anything runs.
 
     Raises UserError where an edit does not fit the model or the prompts.
+
+    >>> import interp
+    >>> model = interp.load_model("toy-ioi")
+    >>> task = interp.load_task("ioi", model, n=8)
+    >>> from interp.hooks.edits import zero
+    >>> from interp.metrics import get_metric
+    >>> reader = Reader(model.net, task, get_metric("logit_diff"), "clean", None)
+    >>> plan = make_plan(model, [[zero("L1.z", head=h)] for h in range(4)], reader)
+    >>> plan.run().shape  # interventions, prompts
+    torch.Size([4, 8])
     """
     many = tuple(tuple(edits) for edits in interventions)
     prompts, g = reader.prompts, model.geometry

@@ -36,6 +36,13 @@ class Sides:
     """The two runs of a task that every effect is compared with, and the reference some metrics need.
 
     Each side is run once: what is captured on the way (`run`) and what the metric reads come from the same pass.
+
+    >>> import interp
+    >>> model = interp.load_model("toy-ioi")
+    >>> task = interp.load_task("ioi", model, n=8)
+    >>> sides = Sides(model, task, "logit_diff")
+    >>> float(sides.value("clean").mean()) > float(sides.value("corrupt").mean())
+    True
     """
 
     def __init__(self, model: Model, task: Task, metric: str | Metric) -> None:
@@ -125,7 +132,17 @@ def effects_of(
     about: Mapping[str, Any],
     seed: int,
 ) -> Effects:
-    """Effects with the columns that every sweep states."""
+    """Effects with the columns that every sweep states.
+
+    >>> import interp
+    >>> model = interp.load_model("toy-ioi")
+    >>> task = interp.load_task("ioi", model, n=8)
+    >>> sides = Sides(model, task, "logit_diff")
+    >>> doubled = model.run(task.clean, edits=[interp.scale("L1.z", 2.0)]).logits
+    >>> values = sides.metric(doubled, task, "clean")[None]  # one intervention
+    >>> effects_of(sides, "clean", [{"site": "z", "layer": 1}], values, None, {}, seed=0).table()["n"].tolist()
+    [8]
+    """
     from interp.interventions.replay import baseline
 
     task, metric = sides.task, sides.metric

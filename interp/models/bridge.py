@@ -5,7 +5,8 @@ because it puts components of its own into the module and may rewrite its weight
 
 What does not come with it: sites, edits, means, gradients, partial execution. Names are the bridge's own hook
 names (`blocks.0.attn.hook_z`), which differ in meaning from our sites; `hook_resid_mid`, where it exists, is the
-second norm's input, so an edit there misses the skip path. Names that would never fire are refused.
+second norm's input, so an edit there misses the skip path. Names that would never fire are refused. Logits are compared
+with the checkpoint's own when it is loaded, and padded prompts with the same alone; padding that leaks is refused.
 """
 
 from __future__ import annotations
@@ -82,6 +83,7 @@ class BridgeModel:
                 module, type(module).__name__, hf_config=config, model_name=name
             ).eval()
             self._compare(probe, expected, name)
+            self._leaks = {side for side in ("left", "right") if self._leak(probe, side)}
         self.name, self.tokenizer, self.revision = name, tokenizer, revision
         self._functions: list[tuple[str, HookFunction, str]] = []
         if not has_row:
@@ -106,6 +108,24 @@ class BridgeModel:
                 "their standard deviation); add a family row with interp.register_family"
             )
         self._names = sorted(set(fired))
+
+    def _leak(self, probe: Tensor, side: str) -> bool:
+        """Whether a short prompt has other logits beside a longer one, padded on this side, than alone."""
+        short = probe[0, :2].tolist()
+        both = Prompts.of([probe[0].tolist(), short], pad_side=side).to(probe.device)
+        try:
+            with torch.no_grad():
+                alone = self.bridge(probe[:, :2], return_type="logits")[0]
+                padded = self._logits(both)[1][both.mask[1]]
+        except Exception:  # whatever it is, padded prompts do not run
+            return True
+        off = float((padded - alone).abs().max() / alone.std().clamp(min=1e-6))
+        return not off <= TOLERANCE[alone.dtype]
+
+    def _logits(self, prompts: Prompts) -> Tensor:
+        options = {"attention_mask": prompts.mask.long()} if prompts.padded else {}
+        logits: Tensor = self.bridge(prompts.tokens, return_type="logits", **options)
+        return logits
 
     @property
     def device(self) -> torch.device:
@@ -148,6 +168,12 @@ class BridgeModel:
             prompts = Prompts.of(rows, text=texts)
         else:
             prompts = Prompts.of(x, mask)  # type: ignore[arg-type]
+        for side, padded in (("left", ~prompts.mask[:, 0]), ("right", ~prompts.mask[:, -1])):
+            if side in self._leaks and bool(padded.any()):
+                raise UserError(
+                    f"{self.config.model_type} through TransformerLens' bridge gives prompts padded on the {side} "
+                    "other logits than alone; run prompts of one length together"
+                )
         size, worst, least = int(self.config.vocab_size), int(prompts.tokens.max()), int(prompts.tokens.min())
         if least < 0 or worst >= size:
             bad = least if least < 0 else worst
@@ -184,9 +210,8 @@ class BridgeModel:
         # functions first: a capture sees what they made of the tensor
         forward = [(name, _called(fn)) for name, fn, direction in self._functions if direction == "forward"]
         forward += [(name, keeper(name)) for name in wanted]
-        options = {"attention_mask": prompts.mask.long()} if prompts.padded else {}
         with torch.no_grad(), self.bridge.hooks(fwd_hooks=forward):
-            logits = self.bridge(prompts.tokens, return_type="logits", **options)
+            logits = self._logits(prompts)
         silent = [name for name in wanted if name not in acts]
         if silent:
             raise UserError(f"hook {silent[0]!r} did not fire in a forward pass of {self.name}: nothing was captured")

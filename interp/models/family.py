@@ -57,7 +57,11 @@ def steady_length(config: Config) -> int | None:
 
 @dataclass(frozen=True)
 class Family:
-    """Where the parts of one architecture lie and how they are put together."""
+    """Where the parts of one architecture lie and how they are put together.
+
+    >>> FAMILIES["qwen3"].q_norm, FAMILIES["gptj"].rotary_pairs
+    ('self_attn.q_norm', 'neighbours')
+    """
 
     name: str
     model_types: tuple[str, ...]
@@ -148,7 +152,14 @@ FAMILIES: Registry[Family] = Registry("family", group="interp.families", of=Fami
 
 
 def register_family(row: Family) -> Family:
-    """Add a family row; `interp run site_audit --model FOLDER` then checks it."""
+    """Add a family row; `interp run site_audit --model FOLDER` then checks it.
+
+    >>> from dataclasses import replace
+    >>> row = replace(FAMILIES["llama"], name="my_llama", model_types=("my_llama",))
+    >>> register_family(row).name, family_of("my_llama") is row
+    ('my_llama', True)
+    >>> _ = FAMILIES._rows.pop("my_llama")  # this example's own
+    """
     return FAMILIES.add(row.name, row)
 
 

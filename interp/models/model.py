@@ -150,6 +150,12 @@ class Model:
             plain_module: call the checkpoint's own forward instead (its containers' hooks fire); logits only.
 
         Raises UserError for anything that does not fit this model, before the pass starts.
+
+        >>> import interp
+        >>> model = interp.load_model("toy-ioi")
+        >>> run = model.run([[1, 2, 3], [4, 5, 6]], capture=["z", "L1.pattern"])
+        >>> run["L1.z"].shape, run["L1.pattern"].shape
+        (torch.Size([2, 3, 4, 24]), torch.Size([2, 4, 3, 3]))
         """
         prompts = self.prompts(x, mask)
         todo = as_edits(edits)
@@ -254,6 +260,14 @@ class Model:
 
         `(address, fn)` with `fn(x, ctx) -> new x` in the forward pass; `(address, fn, "backward")` with
         `fn(grad, ctx) -> new grad` sees gradients in runs that have a metric. Returning None changes nothing.
+
+        >>> import interp
+        >>> model = interp.load_model("toy-ioi")
+        >>> before = model.run([[1, 2, 3]]).logits
+        >>> with model.hooks(("L0.z", lambda x, ctx: 2 * x)):
+        ...     inside = model.run([[1, 2, 3]]).logits
+        >>> bool((inside == before).all()), bool((model.run([[1, 2, 3]]).logits == before).all())
+        (False, True)
         """
         before = list(self._functions)
         new = []
@@ -282,6 +296,11 @@ class Model:
         """Mean activations over prompts: by `all`, `position`, `label` or `template`; real tokens only.
 
         Every real token weighs the same whatever the batches; sums are kept in float64.
+
+        >>> import interp
+        >>> model = interp.load_model("toy-ioi")
+        >>> model.means([[1, 2, 3], [4, 5]], ["L1.z"], by="position")["L1.z"].shape
+        torch.Size([3, 4, 24])
         """
         prompts = self.prompts(x)  # type: ignore[arg-type]
         addresses = resolve_all(sites, self.geometry)
@@ -306,6 +325,11 @@ class Model:
         """Continue each prompt by `n` tokens with the edits in force at every step; the new tokens by row.
 
         Greedy at temperature 0, else sampled with its own seeded generator.
+
+        >>> import interp
+        >>> model = interp.load_model("toy-ioi")
+        >>> [len(row) for row in model.generate([[1, 2, 3], [4, 5]], 2)]
+        [2, 2]
         """
         if n < 1:
             raise UserError(f"n tokens to generate: at least 1, got {n}")

@@ -219,6 +219,7 @@ def fits(family: Family, g: Geometry, qkv: tuple[nn.Module, ...], out: nn.Module
     """UserError where a projection's size is not what the geometry says: heads would be cut at the wrong places."""
     q, kv = g.heads * g.d_head, g.kv_heads * g.d_head
     sizes = [q, kv, kv] if len(qkv) == 3 else [q + 2 * kv]
+    found: list[tuple[int | None, int, str]]
     if family.packing == "in_proj":
         found = [(len(packed(qkv[0])[0]), sizes[0], family.qkv[0])]
     else:

@@ -118,7 +118,24 @@ ROWLESS: dict[str, dict[str, Any]] = {
     "starcoder2": _GROUPED,
     "gpt_bigcode": _GPT2,
     "mpt": {"vocab_size": VOCAB, "max_seq_len": POSITIONS, "d_model": WIDTH, "n_layers": LAYERS, "n_heads": HEADS},
-}
+    "apertus": _GROUPED,
+    "arcee": _GROUPED,
+    "ernie4_5": _GROUPED,
+    "exaone4": {**_GROUPED, **_WINDOWS},
+    "falcon_mamba": {"vocab_size": VOCAB, "hidden_size": WIDTH, "num_hidden_layers": LAYERS, "state_size": 8},
+    "glm4": {**_GROUPED, "head_dim": 8},
+    "gpt_oss": {**_GROUPED, **_WINDOWS, "head_dim": 8, "num_local_experts": 4, "num_experts_per_tok": 2},
+    "granitemoe": {**_GROUPED, "num_local_experts": 4, "num_experts_per_tok": 2},
+    "llama4_text": {**_GROUPED, "head_dim": 8, "intermediate_size_mlp": 64, "num_local_experts": 4},
+    "mamba": {"vocab_size": VOCAB, "hidden_size": WIDTH, "num_hidden_layers": LAYERS, "state_size": 8},
+    "ministral3": {**_GROUPED, "head_dim": 8},
+    "nemotron": _GROUPED,
+    "openai-gpt": _GPT2,
+    "rwkv": {"vocab_size": VOCAB, "hidden_size": WIDTH, "num_hidden_layers": LAYERS},
+    "seed_oss": {**_GROUPED, "head_dim": 8},
+    "xglm": {"vocab_size": VOCAB, "max_position_embeddings": POSITIONS, "d_model": WIDTH, "ffn_dim": 64,
+             "num_layers": LAYERS, "attention_heads": HEADS, "dropout": 0.0, "attention_dropout": 0.0},
+}  # fmt: skip
 
 LAYER_FIELDS = ("n_layer", "num_layers", "num_hidden_layers")
 HEAD_FIELDS = ("n_head", "num_heads", "num_attention_heads")

@@ -62,7 +62,13 @@ class GradientFlow:
 
 @torch.no_grad()
 def residual_flow(model: Model, prompts: Prompts) -> ResidualFlow:
-    """Norms and angles of the residual stream on these prompts."""
+    """Norms and angles of the residual stream on these prompts.
+
+    >>> import interp
+    >>> model = interp.load_model("toy-ioi")
+    >>> residual_flow(model, model.prompts([[1, 2, 3], [4, 5, 6]])).norm.shape  # prompts, layers
+    torch.Size([2, 3])
+    """
     mlp = model.geometry.mlp
     run = model.run(prompts, capture=["resid_pre", "resid_post", "attn_out", *(["mlp_out"] if mlp else [])])
     mask = run.prompts.mask
@@ -82,7 +88,14 @@ def residual_flow(model: Model, prompts: Prompts) -> ResidualFlow:
 
 
 def gradient_flow(model: Model, prompts: Prompts, loss: Loss = next_token_loss) -> GradientFlow:
-    """The gradient of the summed loss at each block's residual, taken apart (see the module's docstring)."""
+    """The gradient of the summed loss at each block's residual, taken apart (see the module's docstring).
+
+    >>> import interp
+    >>> model = interp.load_model("toy-ioi")
+    >>> flow = gradient_flow(model, model.prompts([[1, 2, 3], [4, 5, 6]]))
+    >>> flow.norm.shape, flow.gap < 1e-4
+    (torch.Size([2, 3]), True)
+    """
     g = model.geometry
     grads = ["resid_pre", "resid_post"]
     acts = ["resid_pre"]

@@ -196,6 +196,14 @@ def watch(
         drift: also compare with fp32 (one more replay at each full step).
 
     Raises UserError for settings out of range and for modules of unknown layers.
+
+    >>> import interp
+    >>> model = interp.load_model("toy-ioi")
+    >>> tokens = model.prompts([[1, 2, 3, 4]]).tokens
+    >>> seen = watch(model)
+    >>> seen.step(tokens)
+    >>> bool(seen.table()["nan"].any())
+    False
     """
     if every < 1 or rows < 1:
         raise UserError(f"every and rows are at least 1, got {every} and {rows}")

@@ -36,7 +36,11 @@ def attention(
     about: str = "",
     limit: float = 1.0,
 ) -> Figure:
-    """Draw `patterns[head, query, key]` on these tokens; `names` are the heads' (their number by default)."""
+    """Draw `patterns[head, query, key]` on these tokens; `names` are the heads' (their number by default).
+
+    >>> attention([[[1.0, 0.0], [0.3, 0.7]]], ["the", "king"], names=["a0.h1"]).svg.startswith("<svg")
+    True
+    """
     array, said = _checked(patterns, tokens, names)
     count, length = array.shape[:2]
     side = float(min(240, max(90, length * 9)))

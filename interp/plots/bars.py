@@ -34,6 +34,9 @@ def bars(
     """Draw `values[i]` beside `labels[i]`, in the order given; `between` says what low and high are.
 
     UserError where shapes differ or there are over 200 rows.
+
+    >>> bars([2.0, -1.0], ["a1.h0", "m2"], low=[1.5, -1.2], high=[2.5, -0.8]).svg.startswith("<svg")
+    True
     """
     shape = (len(labels),)
     if not 0 < shape[0] <= MOST:

@@ -71,6 +71,10 @@ def circuit_graph(
     Names are those of circuit files: `input`, `a0.h1`, `m1`, `logits`; `dst` may say `<q>`, `<k>` or `<v>`. Of more
     than `most` edges the largest are drawn, and the figure says so. `nodes` are drawn even without an edge.
     UserError names what is no node.
+
+    >>> edges = [{"src": "input", "dst": "a0.h1<v>", "score": 0.4}, {"src": "a0.h1", "dst": "logits", "score": 1.2}]
+    >>> circuit_graph(edges).svg.startswith("<svg")
+    True
     """
     table = edges if isinstance(edges, pd.DataFrame) else pd.DataFrame.from_records(list(edges))
     found = _edges(table)

@@ -40,6 +40,9 @@ def heatmap(
 
     `limit` ends the scale at ±limit (the largest size by default): give several maps the same one to compare them.
     UserError where shapes differ, or for more than 12,000 cells.
+
+    >>> heatmap([[0.5, -0.25]], ["layer 0"], ["head 0", "head 1"], title="effects").svg.startswith("<svg")
+    True
     """
     shape = (len(rows), len(columns))
     if shape[0] * shape[1] > MOST_CELLS:

@@ -50,6 +50,11 @@ def lines(
 
     `log_x=None` takes a logarithmic axis where x is positive and spans a factor of 50. `limits` fixes the y axis.
     UserError where x or y is no column, there is no point, or there are more than 14 series.
+
+    >>> import pandas as pd
+    >>> frame = pd.DataFrame({"x": [0, 1, 2], "value": [0.1, 0.4, 0.9], "series": "head 0"})
+    >>> lines(frame, title="by layer").svg.startswith("<svg")
+    True
     """
     curves = _curves(frame, x, y, series, low, high)
     every = np.concatenate([c.x for c in curves])

@@ -29,7 +29,11 @@ def tokens(
     about: str = "",
     limit: float | None = None,
 ) -> Figure:
-    """Draw `values[token]`, or `values[row, token]` with a name per row, on the tokens; NaN has no colour."""
+    """Draw `values[token]`, or `values[row, token]` with a name per row, on the tokens; NaN has no colour.
+
+    >>> tokens([0.2, -0.9], ["the", "king"], unit="logits").text is not None
+    True
+    """
     array = numbers(values, None, "values")
     one = array.ndim == 1
     array = array[None] if one else array

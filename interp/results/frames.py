@@ -34,6 +34,10 @@ class Table:
 
     `artifacts` maps a file name to its content: `.safetensors` to a mapping of arrays or tensors, `.json` to
     plain values, any other ending to text or bytes. `notes` goes into run.json.
+
+    >>> table = Table(typed([{"experiment": "mine", "site": "z", "layer": 0, "effect": 0.5, "n": 8}], EFFECT))
+    >>> table.frame["effect"].tolist()
+    [0.5]
     """
 
     frame: pd.DataFrame

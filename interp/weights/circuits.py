@@ -56,7 +56,12 @@ def qk_circuits(model: Model, *, fold_norm: bool = True, centre: bool = False, d
 
 
 def ov_circuits(model: Model, *, fold_norm: bool = True, centre: bool = False) -> Factored:
-    """W_OV of every head, `[layer, head, d_model (read), d_model (written)]`."""
+    """W_OV of every head, `[layer, head, d_model (read), d_model (written)]`.
+
+    >>> import interp
+    >>> ov_circuits(interp.load_model("attn-2l")).shape
+    (2, 8, 128, 128)
+    """
     _check(model, "ov", 0)
     net, lefts, rights = model.net, [], []
     for layer in range(model.geometry.layers):
@@ -70,7 +75,12 @@ def ov_circuits(model: Model, *, fold_norm: bool = True, centre: bool = False) -
 def full_circuit(
     model: Model, side: Side | str, layer: int, head: int, *, fold_norm: bool = True, delta: int = 0
 ) -> Factored:
-    """One head's circuit between tokens, `[d_vocab, d_vocab]`, factored: W_E W_QK W_Eᵀ or W_E W_OV W_U."""
+    """One head's circuit between tokens, `[d_vocab, d_vocab]`, factored: W_E W_QK W_Eᵀ or W_E W_OV W_U.
+
+    >>> import interp
+    >>> full_circuit(interp.load_model("attn-2l"), "ov", 1, 0).shape  # token read, token raised; never made whole
+    (1024, 1024)
+    """
     if side == "qk":
         e = embedding(model.net)
         return qk_circuits(model, fold_norm=fold_norm, delta=delta)[layer, head].between(e, e.mT)

@@ -99,6 +99,10 @@ def head_scores(
         bos: begin every prompt with the model's BOS token, or with `bos_id`.
 
     Raises UserError where there is no BOS token, the vocabulary is too small, or prompts exceed the context.
+
+    >>> import interp
+    >>> head_scores(interp.load_model("attn-2l"), n=2).best("induction")  # layer, head
+    (1, 0)
     """
     g, codec = model.geometry, Codec.of(model)
     start = (codec.bos_id if bos_id is None else bos_id) if bos else None

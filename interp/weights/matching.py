@@ -50,6 +50,10 @@ def matching(
 
     `tokens`: which tokens take part; all by default, a seeded sample of 1,024 where there are more. `delta` is
     the rotary offset of the later head. Raises UserError as `qk_circuits` does.
+
+    >>> import interp
+    >>> matching(interp.load_model("attn-2l"), "self").share.shape  # layer, head
+    torch.Size([2, 8])
     """
     if through not in ("k", "q", "self"):
         raise UserError(f"matching is through 'k', 'q' or 'self', got {through!r}")

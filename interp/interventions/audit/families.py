@@ -262,9 +262,24 @@ def _bridged(name: str, folder: Path, seed: int) -> Iterator[AuditRow]:
     model = load_model(folder, tokenizer=False)
     if not isinstance(model, BridgeModel):
         raise UserError(f"{name} has a family row and does not go through the bridge")
-    ours, scale = model.run(tokens).logits, size(theirs) or 1.0
-    share, allowed = difference(ours, theirs) / scale, ALLOWED[torch.float32]
-    yield AuditRow(
-        "float32", "forms", "logits", "three prompts = the module's own forward", None, "batch pos d_vocab",
-        share <= allowed, share, allowed, 1.0, len(tokens), "through the bridge: plain forward passes and hooks only",
-    )  # fmt: skip
+    ours, scale, allowed = model.run(tokens).logits, size(theirs) or 1.0, ALLOWED[torch.float32]
+
+    def row(check: str, share: float | None, n: int, why: str = "") -> AuditRow:
+        said = "through the bridge: plain forward passes and hooks only"
+        return AuditRow(
+            "float32", "forms", "logits", check, None, "batch pos d_vocab", share is None or share <= allowed, share,
+            None if share is None else allowed, 1.0, n, why or said,
+        )  # fmt: skip
+
+    yield row("three prompts = the module's own forward", difference(ours, theirs) / scale, len(tokens))
+    with torch.no_grad():
+        alone = module(tokens[:1, :4]).logits[0]
+    for side in ("left", "right"):
+        both = Prompts.of([tokens[1].tolist(), tokens[0, :4].tolist()], pad_side=side)
+        check = f"{side}-padded = the module's own forward, unpadded"
+        try:
+            padded = model.run(both).logits[1][both.mask[1]]
+        except UserError as error:
+            yield row(f"{side} padding is refused", None, 2, str(error))
+        else:
+            yield row(check, difference(padded, alone) / scale, 2)
