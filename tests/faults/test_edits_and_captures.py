@@ -31,8 +31,9 @@ def test_one_head_is_one_head(kind: str) -> None:
     assert not torch.allclose(run.logits, base.logits, atol=1e-3)
 
 
-def test_means_do_not_depend_on_the_batch_size() -> None:
-    model = tiny("gpt2")
+@pytest.mark.parametrize("kind", HF_KINDS)
+def test_means_do_not_depend_on_the_batch_size(kind: str) -> None:
+    model = tiny(kind)
     rows = [[1, 2, 3, 4], [5, 6], [7, 8, 9, 10, 11, 12], [13], [14, 15, 16]]
     whole = model.means(rows, ["z", "resid_post"], batch_size=5)
     values = torch.cat([model.run([r], capture="L1.z")["L1.z"][0] for r in rows])

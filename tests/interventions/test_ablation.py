@@ -16,7 +16,7 @@ from interp.registry import UserError
 from interp.tasks.answers import Answers
 from interp.tasks.values import Task
 from tests.interventions.tables import by_hand, m_task, pairs
-from tests.tiny import tiny
+from tests.tiny import FURTHER, tiny
 
 
 def _close(got: torch.Tensor, want: torch.Tensor) -> bool:
@@ -108,7 +108,7 @@ def test_one_head_of_a_layer() -> None:
 
 
 @pytest.mark.parametrize("ablation", ["zero", "mean", "corrupt"])
-@pytest.mark.parametrize("kind", ["gpt2", "llama"])
+@pytest.mark.parametrize("kind", ["gpt2", "llama", *FURTHER])
 @pytest.mark.parametrize("pad_side", ["left", "right"])
 def test_batched_lengths_give_the_rows_of_one_by_one(kind: str, pad_side: str, ablation: Any) -> None:
     """Fault 5, for every ablation. The mean is over both prompts in either case: it is the task's own set."""

@@ -22,7 +22,7 @@ from interp.registry import UserError
 from interp.tasks.answers import Answers
 from interp.tasks.values import Task
 from tests.interventions.tables import by_hand, m_task, pairs, unequal
-from tests.tiny import tiny
+from tests.tiny import FURTHER, tiny
 
 EXACT = 1e-5
 UNITS = ("head", "kv_head", "neuron")
@@ -90,7 +90,7 @@ def test_grouped_queries_sweep_kv_heads_and_both_make_the_whole_of_k() -> None:
 
 
 @pytest.mark.parametrize("pad_side", ["left", "right"])
-@pytest.mark.parametrize("kind", ["gpt2", "llama", "neox", "gemma2"])
+@pytest.mark.parametrize("kind", ["gpt2", "llama", "neox", "gemma2", *FURTHER])
 @pytest.mark.parametrize(("sites", "by"), [("z", "head"), ("resid_post", "position"), ("pattern", "head")])
 def test_batched_lengths_give_the_rows_of_one_by_one(kind: str, pad_side: str, sites: str, by: str) -> None:
     """Fault 5: lengths 4 and 6 batched against one by one."""

@@ -1,18 +1,18 @@
 """The support matrix in short: one line for each family, from the table that the audit of all families makes.
 
-    | family | kinds | sites | checks | float32 | bfloat16 | float16 | replay |
+    | family | kinds | sites | checks | float32 | bfloat16 | float16 | replay | in bfloat16 | in float16 |
 
 `checks` counts comparisons of the contract that held in float32 (in half precision as many again, in short).
-The last four columns are the largest difference from the checkpoint's own forward pass, by dtype, and of planned
-from plain replay, as shares of the largest number; `bits` where there was none.
+The other columns are the largest difference from the checkpoint's own forward pass, by dtype, and of planned from
+plain replay, by dtype, as shares of the largest number; `bits` where there was none.
 """
 
 from __future__ import annotations
 
 import pandas as pd
 
-HEAD = ("family", "kinds", "sites", "checks", "float32", "bfloat16", "float16", "replay")
 DTYPES = ("float32", "bfloat16", "float16")
+HEAD = ("family", "kinds", "sites", "checks", *DTYPES, "replay", "in bfloat16", "in float16")
 
 
 def condensed(frame: pd.DataFrame) -> list[str]:
@@ -26,14 +26,15 @@ def condensed(frame: pd.DataFrame) -> list[str]:
 def _family(family: str, rows: pd.DataFrame) -> list[str]:
     contract = rows[~rows["rule"].isin(["forms", "replay"])]
     whole = contract[contract["setting"] == "float32"]
-    forms = rows[rows["rule"] == "forms"]
+    forms, replay = rows[rows["rule"] == "forms"], rows[rows["rule"] == "replay"]
     kinds = ", ".join(sorted(rows["model"].unique()))
     broken = int((rows["passed"] == False).sum())  # noqa: E712 - a nullable column
     checks = f"{int(whole['n'].sum()):,}" if len(whole) else "–"
     return [
         family, kinds, str(whole[whole["rule"] != "6 lacking"]["site"].nunique() or "–"),
         f"{broken} BROKEN" if broken else checks,
-        *(_share(forms[forms["setting"] == dtype]) for dtype in DTYPES), _share(rows[rows["rule"] == "replay"]),
+        *(_share(forms[forms["setting"] == dtype]) for dtype in DTYPES),
+        *(_share(replay[replay["setting"] == dtype]) for dtype in DTYPES),
     ]  # fmt: skip
 
 

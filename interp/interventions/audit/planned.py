@@ -14,19 +14,19 @@ from interp.hooks.values import Prompts
 from interp.interventions.audit.records import AuditRow, difference, size
 from interp.interventions.plan import DEFAULT, make_plan
 from interp.interventions.reading import Reader
+from interp.interventions.replay import TOLERANCE
 from interp.metrics import get_metric
 from interp.models.model import Model
 from interp.tasks.answers import Answers
 from interp.tasks.values import Task
 
-ALLOWED = 1e-5
-"""Share of the numbers' size by which planned and plain may differ (float32)."""
 OUTSIDE = ("logits", "logits_pre_cap")
 """Read off by the metric, after everything that replay skips."""
 
 
 def planned_row(model: Model, seed: int = 0) -> AuditRow:
-    """Every site's edit planned against plain, summed up."""
+    """Every site's edit planned against plain, summed up; by how much they may differ goes by the model's dtype."""
+    allowed = TOLERANCE[model.dtype]
     addresses = [a for a in resolve_all(model.sites(), model.geometry) if a.site not in OUTSIDE]
     edits = [[scale(str(a), 0.5, pos=-1)] for a in addresses]
     task = _task(model, seed)
@@ -36,8 +36,8 @@ def planned_row(model: Model, seed: int = 0) -> AuditRow:
     share = difference(planned, plain) / (size(plain) or 1.0)
     moved = bool((plain - plain.mean(0)).abs().max() > 1e-4)
     return AuditRow(
-        "float32", "replay", "logits", "planned = plain, an edit of every site", None, "", share <= ALLOWED and moved,
-        share, ALLOWED, 1.0, len(edits), None if moved else "no edit moved the metric",
+        str(model.dtype).removeprefix("torch."), "replay", "logits", "planned = plain, an edit of every site", None, "",
+        share <= allowed and moved, share, allowed, 1.0, len(edits), None if moved else "no edit moved the metric",
     )  # fmt: skip
 
 
