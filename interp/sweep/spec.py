@@ -25,6 +25,7 @@ set, grid, zip, list, and a file preset's override.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
@@ -206,6 +207,9 @@ def _first(
     given = "" if first["type"] in ("missing", "value_error") else f", got {first['input']!r}"
     if first["type"] == "missing":
         message = "is missing"
+    part = _PART.search(message) if first["type"] == "value_error" else None
+    if part:
+        place = (*place, *(p for p in part.groups() if p))
     field = model.model_fields.get(str(first["loc"][0])) if len(first["loc"]) == 1 else None
     if field is not None and field.description:
         message += f": {field.description}"
@@ -213,6 +217,8 @@ def _first(
     return found.error(place, f"{name or 'the file'}: {message}{given}{more}")
 
 
+_PART = re.compile(r"\b(grid|zip)\b(?:\.(\w+))?")
+"""What a message of a whole block speaks of, where it stands on a line of its own."""
 _PARTS: Mapping[str, type[pydantic.BaseModel]] = {
     "cells": Block, "exclude": Exclusion, "presets": Preset, "resources": Resources, "group": Group,
 }  # fmt: skip

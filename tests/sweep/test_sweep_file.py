@@ -27,13 +27,13 @@ WRONG = {
     ),
     "zip of unequal lists": (
         "cells:\n  - experiment: probe\n    zip: {seed: [1, 2], rows: [1]}\n",
-        r"line 2: .*equally long.*'seed': 2, 'rows': 1",
+        r"line 3: .*equally long.*'seed': 2, 'rows': 1",
     ),
     "one setting in two places": (
         "cells:\n  - experiment: probe\n    grid: {seed: [1]}\n    list: [{seed: 2}]\n",
-        r"line 2: .*'seed' is given by two",
+        r"line 3: .*'seed' is given by two",
     ),
-    "empty axis": ("cells:\n  - experiment: probe\n    grid: {seed: []}\n", r"line 2: .*grid.seed is an empty list"),
+    "empty axis": ("cells:\n  - experiment: probe\n    grid: {seed: []}\n", r"line 3: .*grid.seed is an empty list"),
     "no cells": ("name: x\n", r"line 1: cells: is missing: a list of blocks"),
     "no mapping": ("- 1\n", r"line 1: expected a mapping"),
     "empty": ("", r"line 1: the file is empty"),
