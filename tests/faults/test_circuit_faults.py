@@ -17,9 +17,10 @@ from interp.models.model import Model
 from interp.registry import UserError
 from interp.tasks.values import Task
 from tests.interventions.pairs import random_task
-from tests.tiny import SUMMING_FURTHER, tiny
+from tests.tiny import FIRST, SUMMING_FURTHER, tiny
 
-KINDS = ["gpt2", "llama", "neox", "gemma2", *SUMMING_FURTHER]
+REST = [pytest.param(kind, marks=pytest.mark.long) for kind in FIRST if kind != "llama"]
+KINDS = ["gpt2", "llama", "neox", "gemma2", pytest.param("neox_sequential", marks=pytest.mark.long), *SUMMING_FURTHER]
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -72,7 +73,7 @@ def test_fault_18_train_mode_with_dropout_is_forced_to_eval_and_restored() -> No
 
 
 @pytest.mark.parametrize("method", ["acdc", "eap", "relp", "exact"])
-@pytest.mark.parametrize("kind", ["llama", *SUMMING_FURTHER])
+@pytest.mark.parametrize("kind", ["llama", *REST, *SUMMING_FURTHER])
 def test_fault_36_scores_are_finite_and_kept_edges_rank_first(kind: str, method: str) -> None:
     model = tiny(kind)
     if method == "relp" and model.geometry.experts:

@@ -136,7 +136,7 @@ def test_recomputed_mlps_and_several_receivers_against_two_plain_runs(kind: str)
     assert (got.values[0] - got.baseline).abs().max() > 1e-4
 
 
-@pytest.mark.parametrize("kind", ["gpt2", "llama", "neox", *UNNORMED])
+@pytest.mark.parametrize("kind", ["gpt2", "llama", "neox", "neox_sequential", *UNNORMED])
 def test_all_edges_into_a_query_equal_replacing_that_query(kind: str) -> None:
     """Every sender at once: the slot then reads the other run's whole residual."""
     model = tiny(kind)
