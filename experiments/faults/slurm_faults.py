@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import time
@@ -13,6 +14,7 @@ from typing import TypeVar
 from experiments.faults.cluster import Cluster
 from experiments.faults.local_faults import ALL, Fault, check
 from experiments.faults.scene import Scene, Seen, end, kill, reference, wait_for
+from interp.sweep.backends.queue import job_records
 
 Make = Callable[[Cluster, Path], Seen]
 M = TypeVar("M", bound=Make)
@@ -202,10 +204,10 @@ def node_lost(cluster: Cluster, folder: Path) -> Seen:
 
 @fault("real time limit", "a job of one minute with more than a minute of cells: requeued until done", slow=True)
 def time_limit(cluster: Cluster, folder: Path) -> Seen:
-    scene = scene_of(folder, 8, one_each=False, minutes=1, rows=5, step=2.0)
+    # two cells of 40 s in one job
+    scene = scene_of(folder, 2, one_each=False, minutes=1, rows=5, step=8.0)
     process = scene.start()
     seen = _whole(scene, folder, process, 2 * LONG)
-    told = cluster.ask("squeue", "-h", "--states=all", "-r", "-o", "%i").split()
-    again = [j for j in told if "Restarts=0" not in cluster.ask("scontrol", "show", "job", "-o", j)]
-    check(bool(again), "no job was requeued")
+    told = [cluster.ask("scontrol", "show", "job", "-o", job.id) for job in job_records(scene.state)]
+    check(len(told) == 1 and bool(re.search(r"\bRestarts=[1-9]", told[0])), f"no job was requeued: {told}")
     return seen
