@@ -1,8 +1,9 @@
-"""The floor: what a plan's floating-point operations alone would take at this machine's matrix rate.
+"""The floor: what a plan's matrix products alone take on this machine, each timed at the shapes the plan runs it at.
 
-The rate is measured at the plan's own shapes: for every block that a pass runs, the number of tokens it holds
-there, and with it the matrix products of a block (q, k and v; out; the MLP's two). A plan of small passes is not
-held to the rate of large ones.
+For every block that a pass walks: keys and values of all tokens it holds there, queries, scores and mixed values of
+those that go on, and the output and MLP maps of these and of the interventions that join at the block. Products are
+timed with the model's own weights, layer after layer as a pass walks up: a plan of small passes is not held to the
+rate of large ones, nor one that reads a layer's weights once to the rate of weights that stay in the cache.
 """
 
 from __future__ import annotations
@@ -10,29 +11,145 @@ from __future__ import annotations
 import time
 from collections import Counter
 from statistics import median
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal, TypeVar
 
-from interp.interventions.cost import block_flops, reading_flops
+from interp.interventions.base import runs_together
+from interp.interventions.cost import block_flops, mlp_in, mlp_out, out_projection, projections, reading_flops
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from torch import Tensor
+
     from interp.hooks.values import Geometry
-    from interp.interventions.plan import Plan
+    from interp.interventions.plan import Pass, Plan
 
-SIZES = 12
-"""Different numbers of tokens that are timed at most; those between take the nearest one's rate."""
+Size = TypeVar("Size")
+Kind = Literal["qkv", "kv", "q", "out", "mlp"]
+KINDS: tuple[Kind, ...] = ("qkv", "kv", "q", "out", "mlp")
+Work = tuple[Kind, int]
+"""Products of a block, and over how many tokens."""
+Mixing = tuple[int, int]
+"""Scores and mixed values: of how many rows, and of how many queries in each."""
+SIZES = 8
+"""Different numbers of tokens at which a kind is timed at most; those between take the nearest one's rate."""
 
 
-def block_tokens(plan: Plan) -> Counter[int]:
-    """How many blocks of the plan's passes, and of its base and donor runs, hold how many tokens."""
-    prompts, layers = plan.reader.prompts, plan.model.geometry.layers
-    found: Counter[int] = Counter()
+def plan_floor(plan: Plan) -> float:
+    """Seconds of the matrix products of a plan and of its base and donor runs."""
+    work, mixing = _work(plan)
+    total = 0.0
+    for kind in KINDS:
+        sizes = sorted(tokens for k, tokens in work if k == kind)
+        rates = {n: product_seconds(plan, kind, n) / n for n in _some(sizes)}
+        total += sum(n * work[kind, n] * rates[min(rates, key=lambda s: abs(s - n))] for n in sizes)
+    rows = {m: mixing_seconds(plan, m) / m[0] for m in _some(sorted(mixing))}
+    for (n, queries), count in mixing.items():
+        near = min(rows, key=lambda m: (m[1] != queries, abs(m[0] - n)))
+        total += n * count * rows[near]
+    return total
+
+
+def _some(sizes: list[Size]) -> list[Size]:
+    """Evenly spaced ones where there are many."""
+    if len(sizes) <= SIZES:
+        return sizes
+    return [sizes[round(i * (len(sizes) - 1) / (SIZES - 1))] for i in range(SIZES)]
+
+
+def _work(plan: Plan) -> tuple[Counter[Work], Counter[Mixing]]:
+    """How often which products run."""
+    prompts, layers, task = plan.reader.prompts, plan.model.geometry.layers, plan.reader.task
+    work: Counter[Work] = Counter()
+    mixing: Counter[Mixing] = Counter()
+    sides = 1 if runs_together(task.clean, task.corrupt) else 2
+    rows = len(prompts) * 2 // sides
+    for kind in ("qkv", "out", "mlp"):
+        work[kind, rows * prompts.width] += layers * sides  # type: ignore[index]
+    mixing[rows, prompts.width] += layers * sides
     for one in plan.passes:
-        each = len(prompts) * (prompts.width - one.first)
-        entries = [i.entry.layer for i in one.items if i.entry is not None]
-        for layer in range(max(0, min(entries)), layers):
-            found[each * sum(e <= layer for e in entries)] += 1
-    found[len(prompts) * prompts.width] += 2 * layers
-    return found
+        for layer in range(layers):
+            _add(plan, one, layer, work, mixing)
+    return work, mixing
+
+
+def _add(plan: Plan, one: Pass, layer: int, work: Counter[Work], mixing: Counter[Mixing]) -> None:
+    """What one pass runs in one layer."""
+    prompts, read = plan.reader.prompts, plan.reader.columns
+    columns = prompts.width - one.first
+    narrow = layer == plan.model.geometry.layers - 1 and read is not None
+    kept = min(columns, read.shape[-1]) if narrow and read is not None else columns
+    entries = [i.entry for i in one.items if i.entry is not None and i.entry.layer <= layer]
+    inside = [e for e in entries if e.layer == layer and e.given]
+    strange = {e.given for e in inside} - {("z",)}
+    if strange:
+        raise NotImplementedError(f"a floor is known for edits of whole blocks and of z, not for {strange}")
+    rows, joined = len(prompts) * (len(entries) - len(inside)), len(prompts) * len(entries)
+    if rows and kept == columns:
+        work["qkv", rows * columns] += 1
+    elif rows:
+        work["kv", rows * columns] += 1
+        work["q", rows * kept] += 1
+    if rows:
+        mixing[rows, kept] += 1
+    if joined:
+        work["out", joined * kept] += 1
+        work["mlp", joined * kept] += 1
+
+
+def product_seconds(plan: Plan, kind: Kind, tokens: int, rounds: int = 3) -> float:
+    """Median seconds of a kind of product in one block."""
+    import torch
+
+    layers = [_weights(plan, layer)[kind] for layer in range(plan.model.geometry.layers)]
+    inputs = {w.shape[0]: torch.randn(tokens, w.shape[0]) for w in layers[0]}
+
+    def run() -> None:
+        for weights in layers:
+            for w in weights:
+                inputs[w.shape[0]] @ w
+
+    return _timed(run, rounds) / len(layers)
+
+
+def mixing_seconds(plan: Plan, size: Mixing, rounds: int = 3) -> float:
+    """Median seconds of one block's scores and mixed values."""
+    import torch
+
+    (rows, queries), g, keys = size, plan.model.geometry, plan.reader.prompts.width
+    q, k, v = (torch.randn(rows * g.heads, n, g.d_head) for n in (queries, keys, keys))
+    pattern = torch.randn(rows * g.heads, queries, keys)
+
+    def run() -> None:
+        torch.bmm(q, k.transpose(1, 2))
+        torch.bmm(pattern, v)
+
+    return _timed(run, rounds)
+
+
+def _timed(run: Callable[[], None], rounds: int) -> float:
+    import torch
+
+    times = []
+    with torch.no_grad():
+        for _ in range(rounds + 1):
+            start = time.perf_counter()
+            run()
+            times.append(time.perf_counter() - start)
+    return median(times[1:])
+
+
+def _weights(plan: Plan, layer: int) -> dict[Kind, list[Tensor]]:
+    """The matrices of a block, `[in, out]`, by kind."""
+    from interp.models.net import matrix
+
+    parts, g = plan.base.net.layers[layer], plan.model.geometry
+    qkv = [matrix(m) for m in parts.qkv]
+    q, kv = (
+        (qkv[:1], qkv[1:]) if len(qkv) == 3 else ([qkv[0][:, : g.heads * g.d_head]], [qkv[0][:, g.heads * g.d_head :]])
+    )
+    mlp = [matrix(m) for m in (parts.mlp_in, parts.mlp_up, parts.mlp_out) if m is not None]
+    return {"qkv": qkv, "q": q, "kv": kv, "out": [matrix(parts.out)], "mlp": mlp}
 
 
 def whole_flops(plan: Plan) -> int:
@@ -44,35 +161,15 @@ def whole_flops(plan: Plan) -> int:
     return plan.flops + 2 * side
 
 
-def matrix_seconds(tokens: int, g: Geometry, rounds: int = 5) -> tuple[float, int]:
-    """Median seconds of one block's matrix products over so many tokens, and their floating-point operations."""
-    import torch
-
-    wide = g.d_head * (g.heads + 2 * g.kv_heads)
-    shapes = [(g.d_model, wide), (g.heads * g.d_head, g.d_model)]
-    shapes += [(g.d_model, g.d_mlp)] * (2 if g.gated else 1) + [(g.d_mlp, g.d_model)] if g.mlp else []
-    pairs = [(torch.randn(tokens, a), torch.randn(a, b)) for a, b in shapes]
-    times = []
-    for _ in range(rounds + 1):
-        start = time.perf_counter()
-        for x, w in pairs:
-            x @ w
-        times.append(time.perf_counter() - start)
-    return median(times[1:]), sum(2 * tokens * a * b for a, b in shapes)
-
-
-def plan_rate(plan: Plan) -> float:
-    """Floating-point operations a second over all the plan's blocks, each at its own number of tokens."""
-    found = block_tokens(plan)
-    sizes = sorted(found)
-    timed = sizes if len(sizes) <= SIZES else [sizes[round(i * (len(sizes) - 1) / (SIZES - 1))] for i in range(SIZES)]
-    per_token = {}
-    for tokens in timed:
-        seconds, flops = matrix_seconds(tokens, plan.model.geometry)
-        per_token[tokens] = (seconds / tokens, flops / tokens)
-    total_seconds, total_flops = 0.0, 0.0
-    for tokens, count in found.items():
-        nearest = per_token[min(timed, key=lambda t: abs(t - tokens))]
-        total_seconds += count * tokens * nearest[0]
-        total_flops += count * tokens * nearest[1]
-    return total_flops / total_seconds
+def counted_flops(plan: Plan) -> int:
+    """The operations of the products that the floor times: those of the plan, reading left out."""
+    g: Geometry = plan.model.geometry
+    q = 2 * g.d_model * g.d_head * g.heads
+    each: dict[Kind, int] = {
+        "qkv": projections(g), "q": q, "kv": projections(g) - q, "out": out_projection(g),
+        "mlp": mlp_in(g) + mlp_out(g),
+    }  # fmt: skip
+    work, mixing = _work(plan)
+    keys = plan.reader.prompts.width
+    total = sum(each[kind] * tokens * count for (kind, tokens), count in work.items())
+    return total + sum(4 * g.heads * g.d_head * keys * n * queries * count for (n, queries), count in mixing.items())

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
-from experiments.benchmark.floor import plan_rate, whole_flops
+from experiments.benchmark.floor import plan_floor, whole_flops
 from experiments.benchmark.lens_side import LensSide
 from experiments.benchmark.memory import peak_memory
 from experiments.benchmark.nnsight_side import NnsightSide
@@ -53,18 +53,19 @@ def patching_row(shape: str, first: int, kind: str, rounds: int, threads: int, m
         worst = max(worst, difference(effects, every, some, values))
     plan = effects.plan
     assert plan is not None
-    rate, g, prompts = plan_rate(plan), case.model.geometry, plan.reader.prompts
-    flops = whole_flops(plan)
+    g, prompts = case.model.geometry, plan.reader.prompts
+    flops, floor = whole_flops(plan), plan_floor(plan)
+    rate = flops / floor
     their_flops = len(every) * plain_flops(g, len(prompts), prompts.width)
     row = timing(pairs, case, kind, threads)
     row |= {
         "method": "interp.patch", "algorithm": "replay against transformer_lens.patching", "flops": float(flops),
-        "floor": flops / rate, "difference": worst,
+        "floor": floor, "difference": worst,
         "reason": "; ".join((
             f"their loop: {'all' if len(some) == len(every) else f'{len(some)} of {len(every)}'} edits timed a round",
             f"bound of the ratio by FLOPs {their_flops / flops:.1f}",
             f"their time over their FLOPs at the same rate {median(p[1] for p in pairs) * rate / their_flops:.2f}",
-            f"ours over the floor {row['seconds'] * rate / flops:.2f}",
+            f"ours over the floor {row['seconds'] / floor:.2f}",
             f"rate {rate / 1e9:.0f} GFLOP/s",
         )),
     }  # fmt: skip

@@ -32,6 +32,8 @@ class Held:
     """Row of the original batch behind each row; None where they are the same."""
     start: int | None = None
     """The first held column, where all from it on are held."""
+    masks: dict[object, Tensor | None] = field(default_factory=dict, repr=False)
+    """Where selections write, by selection and axes: many edits of a sweep select the same tokens."""
 
     @staticmethod
     def all(prompts: Prompts) -> Held:
@@ -113,6 +115,12 @@ class EditContext:
 
     def written(self) -> Bool[Tensor, ...] | None:
         """Where the edit acts, broadcastable to the part; None means everywhere. Padding is never written."""
+        key = (self.selection.pos, self.selection.key, self.site.axes)
+        if key not in self.held.masks:
+            self.held.masks[key] = self._written()
+        return self.held.masks[key]
+
+    def _written(self) -> Bool[Tensor, ...] | None:
         sel, held = self.selection, self.held
         keep: Tensor | None = None
         if sel.pos is not None:

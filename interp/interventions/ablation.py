@@ -67,22 +67,26 @@ def ablate(
     """
     if ablation not in KINDS:
         raise unknown("ablation", ablation, list(KINDS))
-    sides = Sides(model, labelled(task), metric)
+    sides = Sides(model, labelled(task, by), metric)
     if ablation == "corrupt" and "label" not in parse_by(by):
         sides.task.require_aligned()
     found = units(model.geometry, sides.task.clean, sites, by, labels)
     addresses = sorted({str(u.address) for u in found})
-    replace = Replacement(model, sides.task, ablation, addresses, over, mean_by, match, seed)
+    known, donor = None, None
+    if ablation == "corrupt":
+        known, donor = sides.pair("clean", [[u.address] for u in found], options)
+    replace = Replacement(model, sides.task, ablation, addresses, over, mean_by, match, seed, donor)
     about = {
         "method": "ablate", "direction": "ablate", "ablation": replace.name, "granularity": by,
     }  # fmt: skip
     return run_units(
-        sides, "clean", found, lambda u: [replace(u)], about=about, options=options, seed=seed, progress=progress
-    )
+        sides, "clean", found, lambda u: [replace(u)], about=about, options=options, seed=seed, progress=progress,
+        known=known,
+    )  # fmt: skip
 
 
 class Replacement:
-    """What an ablated part is replaced by: makes the edit for each unit."""
+    """What an ablated part is replaced by: makes the edit for each unit. `donor`: the run read, where it is known."""
 
     def __init__(
         self,
@@ -94,10 +98,11 @@ class Replacement:
         mean_by: str = "auto",
         match: str | None = None,
         seed: int = 0,
+        donor: Run | None = None,
     ) -> None:
         self.ablation, self.match, self.seed = ablation, match, seed
         self.means: Means | None = None
-        self.donor: Run | None = None
+        self.donor = donor
         self.rows: Tensor | None = None
         self.name = ablation
         if ablation == "mean":
@@ -108,7 +113,7 @@ class Replacement:
         elif ablation in ("resample", "corrupt", "clean"):
             # `clean` mirrors the corrupt ablation, for runs on the corrupt prompts
             prompts = task.corrupt if ablation == "corrupt" else task.clean
-            self.donor = model.run(prompts, capture=addresses)
+            self.donor = model.run(prompts, capture=addresses) if donor is None else donor
             self.rows = edits.donors(prompts, seed, match) if ablation == "resample" else None
             self.name = ablation if match is None else f"{ablation} matched at {match}"
 

@@ -16,6 +16,7 @@ import torch
 
 from interp.hooks import edits
 from interp.hooks.values import Run
+from interp.interventions.base import Base
 from interp.interventions.effects import Effects, Progress, stacked
 from interp.interventions.plan import DEFAULT, Options
 from interp.interventions.sweep import Sides, labelled, run_units
@@ -65,29 +66,31 @@ def patch(
     """
     if direction not in ("denoise", "noise"):
         raise unknown("direction", direction, ["denoise", "noise"])
-    sides = Sides(model, labelled(task), metric)
+    sides = Sides(model, labelled(task, by), metric)
     if "label" not in parse_by(by):
         sides.task.require_aligned()
     base: Side = "corrupt" if direction == "denoise" else "clean"
     donor_side: Side = "clean" if direction == "denoise" else "corrupt"
     found = units(model.geometry, sides.task.prompts(base), sites, by, labels)
-    donor = sides.run(donor_side, sorted({str(u.address) for u in found}))
     about = {
         "method": "patch", "direction": direction, "granularity": by, "ablation": f"{donor_side} run",
         "algorithm": "single",
     }  # fmt: skip
     groups = _together(found) if together else [(u, [u]) for u in found]
+    known, donor = sides.pair(base, [[u.address for u in many] for _, many in groups], options)
     members = {id(u): many for u, many in groups}
 
     def make(unit: Unit) -> list[edits.Edit]:
         return [patch_unit(u, donor) for u in members[id(unit)]]
 
     singles = run_units(
-        sides, base, [u for u, _ in groups], make, about=about, options=options, seed=seed, progress=progress
-    )
+        sides, base, [u for u, _ in groups], make, about=about, options=options, seed=seed, progress=progress,
+        known=known,
+    )  # fmt: skip
     if window == 1:
         return singles
-    return stacked([singles, *_windows(sides, base, [u for u, _ in groups], make, singles, window, options, seed)])
+    joint = _windows(sides, base, [u for u, _ in groups], make, singles, window, options, seed, known)
+    return stacked([singles, *joint])
 
 
 def patch_unit(unit: Unit, donor: Run) -> edits.Edit:
@@ -115,6 +118,7 @@ def _windows(
     window: int,
     options: Options,
     seed: int,
+    known: Base | None,
 ) -> list[Effects]:
     """Joint effect of `window` layers from each on, and beside it the sum of their single effects."""
     layers = sides.model.geometry.layers
@@ -135,7 +139,7 @@ def _windows(
         return [e for i in rows[id(unit)] for e in make(found[i])]
 
     about = {k: v for k, v in singles.about.items() if k in ("method", "direction", "granularity", "ablation")}
-    joint = run_units(sides, base, heads, jointly, about=about, options=options, seed=seed)
+    joint = run_units(sides, base, heads, jointly, about=about, options=options, seed=seed, known=known)
     total = torch.stack([(singles.values[m] - singles.baseline).sum(0) for _, m in starts]) + singles.baseline
     name = f"window of {window}"
     return [

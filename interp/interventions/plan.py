@@ -22,7 +22,7 @@ from jaxtyping import Bool
 from torch import Tensor
 
 from interp.hooks.addresses import Address
-from interp.hooks.context import EditContext, Held
+from interp.hooks.context import EditContext
 from interp.hooks.edits import Edit
 from interp.hooks.selection import Selection
 from interp.hooks.sites import SITES
@@ -37,8 +37,8 @@ Intervention = tuple[Edit, ...]
 Maps = dict[tuple[Address, int, Selection], Tensor]
 """Where donors differ from the base run, by address, donor and units."""
 
-PASS_TOKENS = 768
-"""Tokens a pass holds at most: on a CPU, larger activations leave the cache and gain nothing."""
+PASS_TOKENS = 1536
+"""Tokens a pass holds at most: on a CPU larger ones gain nothing, smaller ones read the weights more often."""
 PASS_OVERHEAD = 48
 """What one more pass costs at each layer it walks, in tokens: reading the weights again and launching the kernels."""
 
@@ -199,7 +199,8 @@ def make_plan(
     prompts, g = reader.prompts, model.geometry
     resolved = [tuple((a, e) for e in edits for a in e.check(g, prompts)) for edits in many]
     if base is None:
-        base = base_run(model, prompts, needed(resolved, g, options), reader.net)
+        places = [[a for a, _ in edits] for edits in resolved]
+        base = base_run(model, prompts, needed(places, g, options), reader.net)
     maps: Maps = {}
     items = [_item(i, edits, base, reader, options, maps) for i, edits in enumerate(resolved)]
     passes = _passes([i for i in items if i.entry is not None], reader, options)
@@ -209,19 +210,19 @@ def make_plan(
     )  # fmt: skip
 
 
-def needed(resolved: Sequence[tuple[tuple[Address, Edit], ...]], g: Geometry, options: Options) -> list[Address]:
-    """Addresses of the base run that the passes will be given."""
+def needed(interventions: Iterable[Sequence[Address]], g: Geometry, options: Options) -> list[Address]:
+    """Addresses of the base run that passes will be given, by what each intervention edits."""
     want: dict[Address, None] = {}
     lowest = g.layers
-    for edits in resolved:
-        for address, _ in edits:
+    for edited in interventions:
+        for address in edited:
             want[address] = None
             if address.layer is not None:
                 lowest = min(lowest, address.layer)
             elif address.site in ("embed", "pos_embed"):
                 lowest = 0
-        for layer in {a.layer for a, _ in edits if a.layer is not None}:
-            entry = entry_of([a.site for a, _ in edits if a.layer == layer], layer, g)
+        for layer in {a.layer for a in edited if a.layer is not None}:
+            entry = entry_of([a.site for a in edited if a.layer == layer], layer, g)
             for site in entry.given:
                 want[Address(site, layer)] = None
             want[Address("resid_pre", layer)] = None
@@ -278,8 +279,7 @@ def _first_change(address: Address, edit: Edit, base: Base, maps: Maps) -> int |
     if address.site in FINAL and str(address) not in base.run.acts:
         return 0
     site = SITES[address.site]
-    held = Held.all(base.prompts)
-    ctx = EditContext(site, address.layer, base.net.geometry, held, edit.selection, base.run)
+    ctx = EditContext(site, address.layer, base.net.geometry, base.held, edit.selection, base.run)
     donor = edit.donor if edit.kind == "patch" and not edit.detail else None
     if donor is not None and ctx.token_axis == 1 and ctx.straight(donor.prompts):
         return _first(_donor_differs(ctx, donor, base, maps), ctx)

@@ -24,7 +24,7 @@ from interp.interventions.base import Base
 from interp.interventions.entry import BEFORE_QUERIES, Entry
 from interp.interventions.plan import Item, Pass, Plan
 from interp.interventions.reading import Reader
-from interp.models.block import KeyValue, block
+from interp.models.block import block
 from interp.models.forward import embed, final_norm, unembed
 from interp.models.grid import Grid
 from interp.registry import UserError
@@ -127,17 +127,22 @@ def verify(plan: Plan, values: Float[Tensor, "intervention prompt"], base_value:
             )
 
 
+OWN = frozenset(("resid_pre", "z"))
+"""Sites whose tensor, of several interventions, is the pass's own memory: edits are made in place."""
+
+
 class PassTap:
-    """Applies each intervention's edits to its own rows of a packed tensor."""
+    """Applies each intervention's edits to its own rows of a packed tensor.
+
+    A tensor may hold fewer interventions than `set_rows` named: the first ones, before others join them.
+    """
 
     def __init__(self, base: Base, held: Held, tail: Held | None) -> None:
         self.base, self.held, self.tail = base, held, tail
-        self.items: list[Item] = []
         self._by_place: dict[tuple[str, int | None], list[tuple[int, Edit]]] = {}
 
     def set_rows(self, items: list[Item]) -> None:
         """Say which interventions the rows of the coming tensors belong to."""
-        self.items = items
         self._by_place = {}
         for slot, item in enumerate(items):
             for address, edit in item.edits:
@@ -150,15 +155,17 @@ class PassTap:
         todo = self._by_place.get((site, layer))
         if not todo:
             return x
-        held = self.held_at(site, layer)
-        if len(self.items) == 1:  # the plain run's own way, to the bit
+        held, count = self.held_at(site, layer), len(x) // len(self.base.prompts)
+        todo = [(slot, edit) for slot, edit in todo if slot < count]
+        if count == 1:  # the plain run's own way, to the bit
             for _, edit in todo:
                 x = edit.apply(x, self._context(site, layer, held, edit))
             return x
-        x = x.clone()
-        each = x.view(len(self.items), -1, *x.shape[1:])
+        if todo and site not in OWN:
+            x = x.clone()
         for slot, edit in todo:
-            edit.apply_to(each[slot], self._context(site, layer, held, edit))
+            rows = x[slot * len(self.base.prompts) : (slot + 1) * len(self.base.prompts)]
+            edit.apply_to(rows, self._context(site, layer, held, edit))
         return x
 
     def _context(self, site: str, layer: int | None, held: Held, edit: Edit) -> EditContext:
@@ -186,22 +193,15 @@ class PassRun:
         narrow = read is not None and read.shape[-1] < len(columns)
         self.tail = Held(base.prompts, read.clamp(min=self.first), False) if narrow and read is not None else None
         self.prefix = base.prefix(self.first)
-        if self.prefix is None and self.net.geometry.group > 1 and len(one.items) > 1:
-            self.prefix = self._nothing_before()
         self.tap = PassTap(base, self.held, self.tail)
         self._grids: dict[tuple[int, bool], Grid] = {}
 
-    def _nothing_before(self) -> list[KeyValue | None]:
-        """Prefixes of no columns: attention then takes the query heads of a kv head together, repeating nothing."""
-        g = self.net.geometry
-        empty = self.base.final.new_empty(self.rows, g.kv_heads, 0, g.d_head)
-        return [(empty.to(part.device), empty.to(part.device)) for part in self.net.layers]
-
     def grid(self, packed: int, tail: bool = False) -> Grid:
         """Where `packed` copies of the prompts stand."""
+        held = self.tail if tail else self.held
+        assert held is not None
+        packed = packed if self.base.prompts.padded or held.columns.ndim == 2 else 1
         if (packed, tail) not in self._grids:
-            held = self.tail if tail else self.held
-            assert held is not None
             if self.base.prompts.padded:
                 columns = held.columns if held.columns.ndim == 1 else held.columns.repeat(packed, 1)
                 held = Held(self.base.prompts.repeat(packed), columns, held.whole)
@@ -223,12 +223,15 @@ class PassRun:
                 if inside and not entry.given:  # they run the whole block, so together with the rows already in
                     into.append(self._before_block(entry, group))
                     order = order + group
+            joining = [i for entry, group in groups if into and inside and entry.given == ("z",) for i in group]
+            beside = self._at_z(layer, joining) if joining else None
             out = [_cat(into)] if into else []
             if into and inside:
-                self.tap.set_rows(order)
-                out = [self._block(layer, out[0], len(order), {})]
+                self.tap.set_rows(order + joining)
+                out = [self._block(layer, out[0], len(order), {}, beside)]
+                order = order + joining
             for entry, group in groups:
-                if not inside or entry.given:
+                if (not inside or entry.given) and group[0] not in joining:
                     out.append(self._enter(entry, group))
                     order = order + group
             resid = _cat(out) if out else None
@@ -277,12 +280,27 @@ class PassRun:
         resid = self._expanded(base.at("resid_pre", entry.layer), packed)
         return self._block(entry.layer, resid, packed, given)
 
-    def _block(self, layer: int, resid: Tensor, packed: int, given: dict[str, Tensor]) -> Tensor:
+    def _at_z(self, layer: int, group: list[Item]) -> tuple[Tensor, Tensor]:
+        """Residual and edited z of interventions that join a block's other rows there."""
+        packed, narrow = len(group), layer == self.net.geometry.layers - 1
+        self.tap.set_rows(group)
+        z = self.tap("z", layer, self._expanded(self.base.at("z", layer), packed, tail=narrow))
+        resid = self._expanded(self.base.at("resid_pre", layer), packed, tail=narrow)
+        return resid, z
+
+    def _block(
+        self,
+        layer: int,
+        resid: Tensor,
+        packed: int,
+        given: dict[str, Tensor],
+        beside: tuple[Tensor, Tensor] | None = None,
+    ) -> Tensor:
         narrow = layer == self.net.geometry.layers - 1 and self.tail is not None
         out, _ = block(
             self.net, layer, resid, self.grid(packed), self.tap,
             prefix=None if self.prefix is None else self.prefix[layer],
-            given=given, tail=self.grid(packed, tail=True) if narrow else None,
+            given=given, tail=self.grid(packed, tail=True) if narrow else None, beside=beside,
         )  # fmt: skip
         return out
 

@@ -10,14 +10,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from interp.hooks.addresses import Address
 from interp.hooks.edits import Edit
 from interp.hooks.sites import resolve_all
 from interp.hooks.values import Prompts, Run
-from interp.interventions.base import base_run
+from interp.interventions.base import Base, base_pair, base_run, runs_together
 from interp.interventions.effects import Effects, Progress
-from interp.interventions.plan import Options, Plan, make_plan
+from interp.interventions.plan import Options, Plan, make_plan, needed
 from interp.interventions.reading import Reader
-from interp.interventions.units import Unit, carries, with_positions
+from interp.interventions.units import Unit, carries, parse_by, with_positions
 from interp.metrics import LogitsView, Metric, get_metric
 from interp.models.model import Model
 from interp.models.net import Net
@@ -62,9 +63,31 @@ class Sides:
             self._views[side] = self.metric.view(run.logits, self.task, side)
             return run
         base = base_run(self.model, prompts, resolve_all(capture, self.model.geometry), self.net)
+        self._read(base, side)
+        return base.run
+
+    def pair(self, side: Side, places: Iterable[Sequence[Address]], options: Options) -> tuple[Base | None, Run]:
+        """The base run of one side, for interventions at `places`, and the other side's run with the same captures.
+
+        Where replay may round (`options`) and the sides are small, one pass runs both; else no base comes back, and
+        the planner makes its own.
+        """
+        other: Side = "corrupt" if side == "clean" else "clean"
+        mine, theirs = self.task.prompts(side), self.task.prompts(other)
+        places = list(places)
+        replayed = options.prefix and not options.plain and not self.model._functions
+        if not replayed or not runs_together(mine, theirs):
+            return None, self.run(other, dict.fromkeys(str(a) for one in places for a in one))
+        wanted = needed(places, self.model.geometry, options)
+        edited = dict.fromkeys(a for one in places for a in one)
+        base, donor = base_pair(self.model, mine, theirs, wanted, edited, self.net)
+        self._read(base, side)
+        self._read(donor, other)
+        return base, donor.run
+
+    def _read(self, base: Base, side: Side) -> None:
         with torch.no_grad():
             self._views[side] = Reader(base.net, self.task, self.metric, side).view_of_final(base.final)
-        return base.run
 
     @cached_property
     def net(self) -> Net:
@@ -96,9 +119,11 @@ class Sides:
         return Reader(self.net, self.task, self.metric, side, self.reference())
 
 
-def labelled(task: Task) -> Task:
-    """The task with a label for every real position on both sides."""
+def labelled(task: Task, by: str) -> Task:
+    """The task with a label for every real position on both sides, where a sweep goes by position."""
     _expect("task", task, Task)
+    if "position" not in parse_by(by):
+        return task
     return replace(task, clean=with_positions(task.clean), corrupt=with_positions(task.corrupt))
 
 
@@ -112,12 +137,16 @@ def run_units(
     options: Options,
     seed: int,
     progress: Progress | None = None,
+    known: Base | None = None,
 ) -> Effects:
-    """One intervention per unit on the base run of `side`; prompts that lack a unit's label have no value."""
+    """One intervention per unit on the base run of `side` (`known`, where it has been made); prompts that lack a
+    unit's label have no value."""
     if not units:
         raise UserError("nothing to sweep over: no site was selected")
     reader = sides.reader(side)
-    plan = make_plan(sides.model, [tuple(make(u)) for u in units], reader, options)
+    plan = make_plan(sides.model, [tuple(make(u)) for u in units], reader, options, known)
+    if known is not None:
+        plan.notes["baseline"] = sides.value(side)
     values = plan.run(progress)
     values = _without_absent(values, units, reader.prompts, sides.task)
     return effects_of(sides, side, [u.key for u in units], values, plan, about, seed)

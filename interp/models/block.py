@@ -4,11 +4,12 @@
 
 It calls the checkpoint's own leaf modules and calls `tap(site, layer, tensor)` wherever a tensor has a name;
 `tap` returns the tensor, or an edited one. Capture, edits, gradients, users' functions and partial execution
-are all this one mechanism. Three arguments serve partial execution:
+are all this one mechanism. Four arguments serve partial execution:
 
     prefix   keys and values of the columns before the held ones (from a base run), already rotated
     given    tensors to take as they are instead of computing them, by site: the block is entered there
     tail     a narrower grid: queries, and all that follows them, only at these columns
+    beside   residual and z of further rows, which join the others at z
 
 Derived sites (`q_input`, `head_out`, `*_scale`, `mlp_in` …) are computed only when the tap wants them; an edit
 there adds the difference it makes, which is exactly 0 for a no-op.
@@ -31,12 +32,12 @@ from interp.hooks.values import NO_TENSORS
 from interp.models.activation import gives_fresh
 from interp.models.again import Call, heard, hooked, unheard
 from interp.models.grid import Grid
-from interp.models.loose import added, softmax
+from interp.models.loose import added, part_of, softmax
 from interp.models.mlp import hidden, mlp
 from interp.models.net import LayerParts, Net, matrix, packed
 from interp.models.norms import Norm
+from interp.models.one_attention import fits_attention, one_attention
 from interp.models.reading import read_norm
-from interp.models.shared_prefix import mixed_over, scores_over
 
 KeyValue = tuple[Tensor, Tensor]
 NO_TAP = NoTap()
@@ -52,7 +53,8 @@ def block(
     prefix: KeyValue | None = None,
     given: Mapping[str, Tensor] = NO_TENSORS,
     tail: Grid | None = None,
-) -> tuple[Float[Tensor, "batch kept d_model"], KeyValue | None]:
+    beside: tuple[Tensor, Tensor] | None = None,
+) -> tuple[Float[Tensor, "rows kept d_model"], KeyValue | None]:
     """Run one block; returns the residual after it, and the rotated keys and values of the held columns."""
     parts, g = net.layers[layer], net.geometry
     resid = tap("resid_pre", layer, resid)
@@ -66,6 +68,8 @@ def block(
         kept = given["attn_out"] if z is None else z
         if tail is not None and resid.shape[1] != kept.shape[1]:
             resid, normed = tail.narrow(resid), None if normed is None else tail.narrow(normed)
+        if beside is not None and z is not None:
+            resid, z = (torch.cat(pair) for pair in zip((resid, z), beside, strict=True))
         if z is not None and _sums(net, layer, tap, parts.out, ("head_out", "attn_out_pre", "attn_out")):
             mid = added(resid, parts.out, z.flatten(2))
         else:
@@ -83,6 +87,11 @@ def block(
         return tap("resid_post", layer, added(mid, parts.mlp_out, post)), after  # type: ignore[arg-type]
     out = mlp(net, layer, mid, tap, given, post=post)
     return tap("resid_post", layer, _join(net, parts.post2, mid, out)), after
+
+
+def _unseen(layer: int, tap: Tap, given: Mapping[str, Tensor]) -> bool:
+    """Whether nobody looks at scores and pattern."""
+    return not any(tap.wants(site, layer) or site in given for site in ("scores", "pattern"))
 
 
 def _sums(net: Net, layer: int, tap: Tap, module: nn.Module | None, sites: Sequence[str]) -> bool:
@@ -115,14 +124,14 @@ def mixed(
     z, after = given.get("z"), None
     if z is None:
         q, k, v = _queries_keys_values(net, layer, resid, grid, tap, given, tail, normed)
-        after = (k, v)
-        if prefix is None:
-            k, v = (per_query_head(t, net.geometry.group) for t in (k, v))
-            z = torch.matmul(attend(net, layer, q, k, tail or grid, tap, given), v)
+        after, here = (k, v), tail or grid
+        if prefix is not None:
+            k, v = (with_prefix(before, own) for before, own in zip(prefix, after, strict=True))
+        if net.loose and _unseen(layer, tap, given) and fits_attention(net, layer, q, here):
+            z = one_attention(net, layer, q, k, v, here)
         else:
-            wide = (as_scored(net, t) for t in (q, prefix[0], k))
-            raw = None if {"scores", "pattern"} & set(given) else scores_over(*wide)
-            z = mixed_over(attend(net, layer, q, k, tail or grid, tap, given, raw), prefix[1], v)
+            k, v = (per_query_head(t, net.geometry.group) for t in (k, v))
+            z = torch.matmul(attend(net, layer, q, k, here, tap, given), v)
         z = z.transpose(1, 2)
     return tap("z", layer, z), after
 
@@ -163,8 +172,9 @@ def _queries_keys_values(
     if need_q or need_k or need_v:
         x = given.get("ln1")
         x = tap("ln1", layer, read_norm(net, layer, resid, "ln1", tap, normed) if x is None else x)
-        fresh = project(net, layer, x, grid)
-        if any(tap.wants(f"{c}_input", layer) for c in "qkv"):
+        through = any(tap.wants(f"{c}_input", layer) for c in "qkv")
+        fresh = project(net, layer, x, grid, tail=None if through else tail)
+        if through:
             fresh = _through_inputs(net, layer, resid, fresh, grid, tap)
     q = given.get("q", fresh.get("q"))
     k = given.get("k", fresh.get("k"))
@@ -187,17 +197,30 @@ def _queries_keys_values(
 
 
 def project(
-    net: Net, layer: int, x: Float[Tensor, "batch pos d_model"], grid: Grid, call: Call = heard
+    net: Net,
+    layer: int,
+    x: Float[Tensor, "batch pos d_model"],
+    grid: Grid,
+    call: Call = heard,
+    tail: Grid | None = None,
 ) -> dict[str, Tensor]:
-    """q `[batch, pos, head, d_head]`, k and v `[batch, pos, kv_head, d_head]` as the projections give them."""
+    """q `[batch, pos, head, d_head]`, k and v `[batch, pos, kv_head, d_head]` as the projections give them.
+
+    With `tail`, q may come at its columns only: where the map of q is one of its own, or may be cut out.
+    """
     parts, g = net.layers[layer], net.geometry
     shape = (*x.shape[:2], -1, g.d_head)
     if net.family.packing == "separate":
         reader = x
         if g.qk_positions:
             reader = x + grid.learned
-        inputs = (reader, reader, x)
-        q, k, v = (call(m, i).view(shape) for m, i in zip(parts.qkv, inputs, strict=True))
+        inputs = (reader if tail is None else tail.narrow(reader), reader, x)
+        q, k, v = (call(m, i).view(*i.shape[:2], -1, g.d_head) for m, i in zip(parts.qkv, inputs, strict=True))
+    elif tail is not None and net.loose and net.family.packing == "thirds" and gives_fresh(parts.qkv[0]):
+        at = g.heads * g.d_head
+        q = part_of(parts.qkv[0], tail.narrow(x), slice(None, at)).unflatten(-1, (-1, g.d_head))
+        kv = part_of(parts.qkv[0], x, slice(at, None))
+        k, v = (t.view(shape) for t in kv.chunk(2, -1))
     elif net.family.packing == "in_proj":
         q, k, v = unpack(net, torch.nn.functional.linear(x, *packed(parts.qkv[0])))
     else:
@@ -226,6 +249,18 @@ def head_norm(net: Net, layer: int, x: Tensor, which: str, tap: Tap = NO_TAP) ->
     return tap(f"{which}_norm", layer, y)
 
 
+def with_prefix(
+    before: Float[Tensor, "base kv_head first d"], own: Float[Tensor, "batch kv_head pos d"]
+) -> Float[Tensor, "batch kv_head key d"]:
+    """Keys or values of all columns: what rows share (a base run's, once for each of its prompts), then their own."""
+    rows, kv, first, d = before.shape
+    every = own.new_empty(len(own), first + own.shape[2], kv, d)
+    each = every.view(-1, rows, *every.shape[1:])
+    each[:, :, :first] = before.transpose(1, 2)
+    every[:, first:] = own.transpose(1, 2)
+    return every.transpose(1, 2)
+
+
 def per_query_head(x: Float[Tensor, "batch kv_head pos d"], group: int) -> Float[Tensor, "batch head pos d"]:
     """Each kv head once for every query head that shares it."""
     return x if group == 1 else x.repeat_interleave(group, 1)
@@ -239,13 +274,11 @@ def attend(
     grid: Grid,
     tap: Tap = NO_TAP,
     given: Mapping[str, Tensor] = NO_TENSORS,
-    raw: Tensor | None = None,
     heads: Sequence[int] | None = None,
 ) -> Float[Tensor, "batch head query key"]:
     """Attention probabilities of the grid's queries over all keys; queries and keys by query head, rotated.
 
-    `raw` are their products where they are known; else `k` must hold all columns. `heads` says which query heads
-    they are of, where not all.
+    `heads` says which query heads they are of, where not all.
     """
     parts = net.layers[layer]
     allowed = grid.allowed(parts.window).to(q.device)
@@ -254,11 +287,7 @@ def attend(
         scores = given.get("scores")
         if scores is None:
             bias = grid.bias if heads is None or grid.bias is None else grid.bias[:, list(heads)]
-            bias = None if bias is None else bias.to(q.device)
-            if raw is None:
-                scores = _products(net, q, k, parts.scale, bias)
-            else:
-                scores = raw * parts.scale if bias is None else raw * parts.scale + bias
+            scores = _products(net, q, k, parts.scale, None if bias is None else bias.to(q.device))
             if parts.cap is not None:
                 scores = torch.tanh(scores / parts.cap) * parts.cap
             scores = scores.masked_fill(~allowed, torch.finfo(scores.dtype).min)
@@ -274,16 +303,13 @@ def attend(
     return edited if edited is pattern else _unread(tap, "pattern", layer, edited, ~allowed, 0.0)
 
 
-def as_scored(net: Net, x: Tensor) -> Tensor:
-    """Queries or keys in the precision in which the family multiplies them."""
-    return x.to(torch.promote_types(x.dtype, torch.float32)) if net.scores_fp32 else x
-
-
 def _products(
     net: Net, q: Tensor, k: Tensor, scale: float, bias: Float[Tensor, "rows head 1 key"] | None = None
 ) -> Float[Tensor, "batch head query key"]:
     """q·k times the scale, plus the bias: one product with it, which half precision rounds once."""
-    q, k = as_scored(net, q), as_scored(net, k).transpose(2, 3)
+    if net.scores_fp32:
+        q, k = (t.to(torch.promote_types(t.dtype, torch.float32)) for t in (q, k))
+    k = k.transpose(2, 3)
     if bias is not None:
         wide = bias.expand(q.shape[0], -1, -1, -1).flatten(0, 1)
         return torch.baddbmm(wide, q.flatten(0, 1), k.flatten(0, 1), alpha=scale).view(*q.shape[:3], -1)

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from interp.hooks.context import Held
 from interp.hooks.values import Prompts
+from interp.models import loose
 from interp.models.net import Net
 from interp.registry import UserError
 
@@ -30,6 +31,7 @@ class Grid:
     offset: int = 0
     """First column of the grid this one narrows, for a tail."""
     _masks: dict[int | None, Tensor] = field(default_factory=dict)
+    _hidden: dict[int | None, Tensor] = field(default_factory=dict)
     _angles: dict[str | None, tuple[Tensor, Tensor] | None] = field(default_factory=dict)
 
     @staticmethod
@@ -72,6 +74,13 @@ class Grid:
             self._masks[window] = self._build(window)
         return self._masks[window]
 
+    def hidden(self, window: int | None) -> Float[Tensor, "rows 1 query key"]:
+        """The same as numbers to add to scores: 0 where a query may read, −∞ where not."""
+        if window not in self._hidden:
+            allowed = self.allowed(window)
+            self._hidden[window] = torch.zeros(allowed.shape, device=allowed.device).masked_fill_(~allowed, -torch.inf)
+        return self._hidden[window]
+
     def _build(self, window: int | None) -> Tensor:
         query = (self.held.columns if self.held.columns.ndim == 2 else self.held.columns[None])[:, :, None]
         key = torch.arange(self.prompts.width, device=query.device)[None, None]
@@ -111,9 +120,15 @@ class Grid:
         cos, sin = (a[:, :, None].to(x.device) for a in angles)
         width = cos.shape[-1]
         if width == x.shape[-1]:
-            return _turn(x, cos, sin, family.rotary_pairs).to(dtype)
-        turned = _turn(x[..., :width], cos, sin, family.rotary_pairs)
+            return self._turn(x, cos, sin).to(dtype)
+        turned = self._turn(x[..., :width], cos, sin)
         return torch.cat([turned, x[..., width:]], -1).to(dtype)
+
+    def _turn(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+        pairs = self.net.family.rotary_pairs
+        if self.net.loose and pairs == "halves" and not torch.is_grad_enabled():
+            return loose.turned(x, cos, sin)
+        return _turn(x, cos, sin, pairs)
 
 
 def rotary_angles(

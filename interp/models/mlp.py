@@ -17,7 +17,7 @@ from torch import Tensor
 from interp.hooks.taps import Tap
 from interp.models.activation import activate, gives_fresh
 from interp.models.again import heard, hooked, unheard
-from interp.models.loose import one_kernel
+from interp.models.loose import activated
 from interp.models.net import Net
 from interp.models.reading import read_norm
 
@@ -81,14 +81,14 @@ def _activated(
         pre, up = parts.gate_up(x).chunk(2, -1)
         pre = given.get("mlp_pre", pre)
         return activate(parts.act, tap("mlp_pre", layer, pre)) * tap("mlp_up", layer, up)  # type: ignore[arg-type]
-    spare = "mlp_pre" not in given and not tap.wants("mlp_pre", layer) and gives_fresh(parts.mlp_in)
+    unseen = "mlp_pre" not in given and not tap.wants("mlp_pre", layer)
+    if net.loose and unseen:
+        post = activated(parts.mlp_in, parts.act, x)
+        if post is not None:
+            return post if parts.mlp_up is None else post.mul_(tap("mlp_up", layer, parts.mlp_up(x)))
     pre = tap("mlp_pre", layer, given["mlp_pre"] if "mlp_pre" in given else parts.mlp_in(x))  # type: ignore[misc]
-    kernel = one_kernel(parts.act) if net.loose else None
-    post = activate(parts.act, pre, spare) if kernel is None else kernel(pre, spare)  # type: ignore[arg-type]
-    if parts.mlp_up is None:
-        return post
-    up = tap("mlp_up", layer, parts.mlp_up(x))
-    return post.mul_(up) if kernel is not None and spare else post * up
+    post = activate(parts.act, pre, unseen and gives_fresh(parts.mlp_in))  # type: ignore[arg-type]
+    return post if parts.mlp_up is None else post * tap("mlp_up", layer, parts.mlp_up(x))
 
 
 def _through_mlp_input(net: Net, layer: int, resid: Tensor, x: Tensor, tap: Tap) -> Tensor:

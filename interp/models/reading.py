@@ -5,6 +5,7 @@ from __future__ import annotations
 from torch import Tensor
 
 from interp.hooks.taps import Tap
+from interp.models import loose
 from interp.models.net import Net
 from interp.models.norms import Norm, rescaled
 
@@ -14,7 +15,10 @@ def read_norm(net: Net, layer: int, resid: Tensor, site: str, tap: Tap, normed: 
     if not net.geometry.pre_norm:
         return resid
     norm: Norm = getattr(net.layers[layer], site)
-    return through_scale(norm, resid, norm(resid) if normed is None else normed, f"{site}_scale", layer, tap)
+    out = normed
+    if out is None and net.loose and norm.module is not None:
+        out = loose.normed(norm.module, resid)
+    return through_scale(norm, resid, norm(resid) if out is None else out, f"{site}_scale", layer, tap)
 
 
 def through_scale(norm: Norm, x: Tensor, out: Tensor, site: str, layer: int | None, tap: Tap) -> Tensor:
