@@ -23,6 +23,7 @@ from interp.interventions.entry import FINAL
 from interp.models.block import KeyValue
 from interp.models.forward import blocks, embed, final_norm
 from interp.models.grid import Grid
+from interp.models.heap import keep_freed_memory
 from interp.models.model import Model
 from interp.models.net import Net
 
@@ -123,6 +124,8 @@ def _as_in(own: Tensor, other: Tensor, shared: Bool[Tensor, "batch pos"], addres
 
 def _run(net: Net, prompts: Prompts, wanted: list[Address]) -> tuple[Mapping[str, Tensor], Tensor]:
     """Captures by address, and the residual after the last block."""
+    if net.device.type == "cpu":
+        keep_freed_memory()
     tap = RunTap(net.geometry, Held.all(prompts), capture=wanted)
     grid = Grid.of(net, prompts, net.dtype)
     with torch.no_grad():

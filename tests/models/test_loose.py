@@ -15,28 +15,60 @@ def drawn(*shape: int) -> torch.Tensor:
     return torch.randn(*shape, generator=torch.Generator().manual_seed(0))
 
 
-@pytest.mark.parametrize("name", ["gelu_new", "silu"])
-@pytest.mark.parametrize("spare", [False, True])
-def test_activations_agree(name: str, spare: bool) -> None:
-    x, module = 4 * drawn(3, 5, 64), ACT2FN[name]
+@pytest.mark.parametrize("name", ["gelu_new", "gelu_pytorch_tanh", "silu"])
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("tokens", [2, 700])  # one piece, and several
+def test_activations_agree(name: str, bias: bool, tokens: int) -> None:
+    x, act, linear = 4 * drawn(3, tokens, 16), ACT2FN[name], nn.Linear(16, 160, bias=bias)
+    before = x.clone()
     with torch.no_grad():
-        expected, kernel, given = module(x), loose.one_kernel(module), x.clone()
-        assert kernel is not None
-        out = kernel(given, spare)
-    torch.testing.assert_close(out, expected, rtol=0, atol=1e-6)
-    assert torch.equal(given, x) is not spare
+        out = loose.activated(linear, act, x)
+        assert out is not None
+        torch.testing.assert_close(out, act(linear(x)), rtol=1e-6, atol=2e-6)
+        far = loose.activated(linear, act, 1e4 * x)  # where σ and tanh are flat
+        torch.testing.assert_close(far, act(linear(1e4 * x)), rtol=1e-5, atol=1e-2)
+    assert torch.equal(x, before)
 
 
 def test_activations_step_back() -> None:
-    module = type(ACT2FN["gelu_new"])()
-    assert loose.one_kernel(module) is None  # a graph may be wanted
+    act, linear, x = type(ACT2FN["gelu_new"])(), nn.Linear(8, 16), drawn(2, 8)
+    assert loose.activated(linear, act, x) is None  # a graph may be wanted
     with torch.no_grad():
-        assert loose.one_kernel(nn.Softplus()) is None
-        assert loose.one_kernel(module) is not None
-        handle = module.register_forward_hook(lambda *_: None)
-        assert loose.one_kernel(module) is None
+        assert loose.activated(linear, nn.Softplus(), x) is None
+        for module in (act, linear):
+            assert loose.activated(linear, act, x) is not None
+            handle = module.register_forward_hook(lambda *_: None)
+            assert loose.activated(linear, act, x) is None
+            handle.remove()
+        assert loose.activated(nn.Sequential(linear), act, x) is None
+
+
+def test_norms_agree_and_step_back() -> None:
+    from transformers.models.gemma.modeling_gemma import GemmaRMSNorm
+    from transformers.models.llama.modeling_llama import LlamaRMSNorm
+
+    x, norm = 3 * drawn(4, 5, 64), LlamaRMSNorm(64, eps=1e-6)
+    with torch.no_grad():
+        norm.weight.copy_(drawn(64))
+        torch.testing.assert_close(loose.normed(norm, x), norm(x), rtol=0, atol=1e-6)
+        assert loose.normed(GemmaRMSNorm(64), x) is None  # its gain is 1 + weight
+        assert loose.normed(norm, x.bfloat16()) is None
+        assert loose.normed(nn.LayerNorm(64), x) is None
+        handle = norm.register_forward_pre_hook(lambda *_: None)
+        assert loose.normed(norm, x) is None
         handle.remove()
-        assert loose.one_kernel(module) is not None
+    assert loose.normed(norm, x) is None  # a graph may be wanted
+
+
+def test_turned_and_parts() -> None:
+    x, angle = drawn(2, 3, 4, 8), drawn(1, 3, 1, 4).repeat(1, 1, 1, 2)
+    a, b = x.chunk(2, -1)
+    expected = x * angle.cos() + torch.cat((-b, a), -1) * angle.sin()
+    torch.testing.assert_close(loose.turned(x, angle.cos(), angle.sin()), expected, rtol=0, atol=1e-6)
+    for linear in (nn.Linear(8, 12), nn.Linear(8, 12, bias=False), Conv1D(12, 8)):
+        with torch.no_grad():
+            part = loose.part_of(linear, x, slice(4, None))
+            torch.testing.assert_close(part, linear(x)[..., 4:], rtol=0, atol=1e-6)
 
 
 @pytest.mark.parametrize("bias", [True, False])

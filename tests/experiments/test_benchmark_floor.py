@@ -1,0 +1,24 @@
+"""The floor times the products that the plan counts, and no others."""
+
+from __future__ import annotations
+
+import pytest
+
+from experiments.benchmark.floor import _work, counted_flops, plan_floor, whole_flops
+from experiments.benchmark.ours import sweep
+from experiments.benchmark.shapes import make_case
+from interp.interventions.cost import reading_flops
+
+
+@pytest.mark.parametrize("first", [0, 10])
+@pytest.mark.parametrize("kind", ["head", "residual"])
+def test_products_are_those_of_the_plan(first: int, kind: str) -> None:
+    case = make_case("tiny", first)
+    plan = sweep(case, kind).plan
+    assert plan is not None
+    g, rows = case.model.geometry, len(case.task.clean)
+    read = sum(len(one.items) for one in plan.passes) + 2
+    assert counted_flops(plan) + read * reading_flops(g, rows, 1, 2) == whole_flops(plan)
+    work, mixing = _work(plan)
+    assert plan_floor(plan) > 0
+    assert min((*work.values(), *mixing.values())) > 0

@@ -1,0 +1,51 @@
+"""Attention in one kernel equals the steps of the block, over prefixes, windows and grouped heads."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from interp.hooks.context import Held
+from interp.hooks.values import Prompts
+from interp.models.block import attend, per_query_head
+from interp.models.grid import Grid
+from interp.models.one_attention import fits_attention, one_attention
+from tests.tiny import tiny
+
+
+@pytest.mark.parametrize("kind", ["gpt2", "llama", "mistral"])
+@pytest.mark.parametrize("first", [0, 4])
+def test_equals_the_steps(kind: str, first: int) -> None:
+    net = tiny(kind).net
+    g, width, generator = net.geometry, 9, torch.Generator().manual_seed(0)
+    prompts = Prompts.of(torch.ones(3, width, dtype=torch.long))
+    grid = Grid(net, Held(prompts, torch.arange(first, width), first == 0), net.dtype, first)
+    q = torch.randn(3, g.heads, width - first, g.d_head, generator=generator)
+    k, v = (torch.randn(3, g.kv_heads, width, g.d_head, generator=generator) for _ in range(2))
+    windows = set()
+    with torch.no_grad():
+        for layer in range(g.layers):
+            windows.add(net.layers[layer].window)
+            assert fits_attention(net, layer, q, grid)
+            keys, values = (per_query_head(t, g.group) for t in (k, v))
+            expected = attend(net, layer, q, keys, grid) @ values
+            torch.testing.assert_close(one_attention(net, layer, q, k, v, grid), expected, rtol=0, atol=2e-6)
+    assert (kind == "mistral") == any(w is not None and w < width for w in windows)
+
+
+def test_steps_back() -> None:
+    net = tiny("gpt2").net
+    whole = Prompts.of([[1, 2, 3], [4, 5, 6]])
+    padded = Prompts.of([[1, 2, 3], [4, 5]])
+    q = torch.randn(2, net.geometry.heads, 3, net.geometry.d_head)
+    with torch.no_grad():
+        assert fits_attention(net, 0, q, Grid.of(net, whole, net.dtype))
+        assert not fits_attention(net, 0, q, Grid.of(net, padded, net.dtype))
+        assert not fits_attention(net, 0, q.bfloat16(), Grid.of(net, whole, net.dtype))
+        capped = replace(net, layers=(replace(net.layers[0], cap=5.0), *net.layers[1:]))
+        assert not fits_attention(capped, 0, q, Grid.of(net, whole, net.dtype))
+        bloom = tiny("bloom").net
+        assert not fits_attention(bloom, 0, q, Grid.of(bloom, whole, bloom.dtype))
+    assert not fits_attention(net, 0, q, Grid.of(net, whole, net.dtype))  # a graph may be wanted
