@@ -53,7 +53,7 @@ class GradientFlowConfig(Config):
     steps: int = Field(200, ge=0, description="training steps")
     lr: float = Field(3e-3, gt=0, description="highest learning rate")
     bad_scale: float = Field(8.0, gt=0, description="factor of the bad initialisation")
-    seed: int = Field(0, ge=0, description="seed of weights and prompts")
+    seed: int = Field(0, ge=0, lt=2**63, description="seed of weights and prompts")
 
 
 def run(config: GradientFlowConfig, context: Context) -> Table:

@@ -46,7 +46,7 @@ class GroundTruth(Config):
     circuits: tuple[str, ...] = Field(CIRCUITS, min_length=1, description="known circuits")
     methods: tuple[MethodName, ...] = Field(METHODS, min_length=1, description="discovery methods")
     n: int = Field(32, ge=1, description="prompts of each circuit")
-    seed: int = Field(0, ge=0, description="seed of the prompts and of everything drawn")
+    seed: int = Field(0, ge=0, lt=2**63, description="seed of the prompts and of everything drawn")
     induction_dir: str | None = Field(None, description="folder of the induction-2l models")
     tau: float = Field(1e-3, gt=0, description="acdc's threshold, in units of the output's change")
     mask_steps: int = Field(200, ge=1, description="training steps of masks")

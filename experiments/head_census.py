@@ -42,7 +42,7 @@ class HeadCensus(Config):
     per_period: int = Field(8, ge=1, description="prompts of each period")
     bos_id: int | None = Field(None, description="BOS token of a model without a tokenizer")
     metric: MetricName = Field("logit_diff", description="metric of the path effects")
-    seed: int = Field(0, ge=0, description="seed of everything drawn")
+    seed: int = Field(0, ge=0, lt=2**63, description="seed of everything drawn")
 
 
 def run(config: HeadCensus, context: Context) -> Table:

@@ -45,7 +45,7 @@ class ModuleDebugging(Config):
     windows: tuple[int, ...] = Field((2, 3, 4, 8), description="widths of windowed attention")
     alibi: tuple[float, ...] = Field((1.0, 4.0), description="strengths of ALiBi")
     n: int = Field(64, ge=5, description="prompts")
-    seed: int = Field(0, ge=0, description="seed of weights and prompts")
+    seed: int = Field(0, ge=0, lt=2**63, description="seed of weights and prompts")
 
 
 def build(config: ModuleDebugging) -> nn.Module:

@@ -38,7 +38,7 @@ class NumericsConfig(Config):
     dtype: Literal["float32", "bfloat16", "float16"] = Field("float32", description="autocast's format")
     drift: bool = Field(True, description="with bfloat16 or float16: compare with fp32")
     overhead_rounds: int = Field(0, ge=0, description="rounds of the timing, `every` steps with and without each")
-    seed: int = Field(0, ge=0, description="seed of weights and data")
+    seed: int = Field(0, ge=0, lt=2**63, description="seed of weights and data")
 
 
 def run(config: NumericsConfig, context: Context) -> Table:

@@ -38,7 +38,7 @@ class PathExpansionConfig(Config):
     length: int = Field(64, ge=4, description="tokens of a window of text")
     order: tuple[Term, ...] | None = Field(None, description="order of the terms; bias, zero, one, two, … by default")
     paths: bool = Field(True, description="also leave out every single path")
-    seed: int = Field(0, ge=0, description="seed of the prompts")
+    seed: int = Field(0, ge=0, lt=2**63, description="seed of the prompts")
 
 
 def run(config: PathExpansionConfig, context: Context) -> Table:

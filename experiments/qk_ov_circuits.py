@@ -46,7 +46,7 @@ class QkOvCircuits(Config):
         None, description="(layer, head) with singular directions and top entries; none by default"
     )
     top: int = Field(5, ge=1, description="singular directions, and entries of the full circuits")
-    seed: int = Field(0, ge=0, description="seed of everything drawn")
+    seed: int = Field(0, ge=0, lt=2**63, description="seed of everything drawn")
 
 
 Rows = Iterator[dict[str, Any]]

@@ -34,7 +34,7 @@ class SiteAuditConfig(Config):
     families: Literal["all"] | tuple[str, ...] = Field(
         (), description="all, or kinds of tiny checkpoints, in the place of a model"
     )
-    seed: int = Field(0, ge=0, description="seed of the prompts, of the random edits and of tiny checkpoints")
+    seed: int = Field(0, ge=0, lt=2**63, description="seed of the prompts, of the random edits and of tiny checkpoints")
     rows: int = Field(3, ge=3, description="prompts in the batch")
     length: int = Field(7, ge=4, description="tokens of a prompt")
     tolerance: float | None = Field(None, gt=0, description="share of the numbers' size; by dtype if not given")

@@ -34,7 +34,7 @@ class TrainingDynamics(Config):
     also: dict[str, int] = Field({}, description="further weight files and their steps, each a series of its own")
     n: int = Field(16, ge=2, description="repeated-token prompts of each period")
     windows: int = Field(100, ge=2, description="windows of held-out text")
-    seed: int = Field(0, ge=0, description="seed of the prompts")
+    seed: int = Field(0, ge=0, lt=2**63, description="seed of the prompts")
 
 
 def run(config: TrainingDynamics, context: Context) -> Table:

@@ -67,6 +67,8 @@ class Experiment:
             raise config_error(self.name, self.config, e) from None
 
 
+MOST_AT_ONCE = 2**20
+"""Threads, or edits in a forward pass."""
 EXPERIMENTS: Registry[Experiment] = Registry("experiment", "interp.experiments", of=Experiment)
 
 
@@ -145,8 +147,8 @@ def run_cell(
     exp = EXPERIMENTS[experiment] if isinstance(experiment, str) else experiment
     cfg = _with_flags(exp, config, {"dtype": dtype, "plain": plain})
     for name, count in (("threads", threads), ("pack", pack)):
-        if count is not None and count < 1:
-            raise UserError(f"--{name} must be at least 1, got {count}")
+        if count is not None and not 1 <= count <= MOST_AT_ONCE:
+            raise UserError(f"--{name} must be {'at least 1' if count < 1 else f'at most {MOST_AT_ONCE}'}, got {count}")
     folder = out_folder(out)
     files = named_files(cfg)
     digest = cell_hash(exp, cfg, files)

@@ -59,7 +59,7 @@ class ModelTaskConfig(Config):
     task_options: dict[str, Any] = pydantic.Field({}, description="passed on to load_task: corruption, bos, …")
     split: str = pydantic.Field("all", description="split of the task's prompts")
     n: int | None = pydantic.Field(None, ge=1, description="prompts; null: 64, or every row of a file")
-    seed: int = pydantic.Field(0, ge=0, description="seed of the prompts and of everything drawn")
+    seed: int = pydantic.Field(0, ge=0, lt=2**63, description="seed of the prompts and of everything drawn")
     metric: MetricName = pydantic.Field("logit_diff", description="metric's name")
     dtype: Dtype = pydantic.Field("float32", description="number format of the weights")
     plain: bool = pydantic.Field(False, description="one full forward per edit, no shortcuts")

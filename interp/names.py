@@ -74,10 +74,10 @@ def _check(names: list[str], mark: NameOf) -> None:
 
 def _is_table(name: str) -> bool:
     """Whether a task's name is that of a file of pairs; UserError where it is one that cannot be."""
+    if os.path.isfile(name) and not name.lower().endswith(SUFFIXES):
+        raise UserError(f"{name} is a file, but a table's name ends in one of {', '.join(SUFFIXES)}")
     if is_file_name(name) and not os.path.isfile(name):
         raise UserError(f"no such file: {name}")
-    if not is_file_name(name) and os.path.isfile(name):
-        raise UserError(f"{name} is a file, but a table's name ends in one of {', '.join(SUFFIXES)}")
     return is_file_name(name)
 
 

@@ -21,9 +21,10 @@ from interp.models import zoo
 from interp.tasks.load import get_task
 
 COMMANDS = readme_parts.commands()
-RUNS = [c for c in COMMANDS if c[:2] == ["interp", "run"] or c[:2] == ["python", "-m"]]
+RUNS = [c for c in COMMANDS if (c[:2] == ["interp", "run"] or c[:2] == ["python", "-m"]) and "--help" not in c]
 SWEEPS = [c for c in COMMANDS if c[:2] == ["interp", "sweep"]]
-OTHERS = [c for c in COMMANDS if c not in RUNS and c not in SWEEPS]
+HELP = [c for c in COMMANDS if "--help" in c]
+OTHERS = [c for c in COMMANDS if c not in RUNS and c not in SWEEPS and c not in HELP]
 
 
 def test_every_path_exists() -> None:
@@ -48,12 +49,20 @@ def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[tuple[Experim
 
     monkeypatch.setattr("interp.cli.running.run_cell", record)
     monkeypatch.setattr("interp.cli.running.print_cell", lambda cell: None)
+    # the hub's GPT-2 small is not here, and FOLDER is anybody's
+    monkeypatch.setattr("interp.names.find", lambda name, revision: None)
     monkeypatch.chdir(tmp_path)
     Path("pairs.csv").write_text("clean,corrupt,right,wrong\n")
     Path("A").mkdir()
     recorded = {"experiment": "ablation", "version": 1, "config": {"n": 5}}
     Path("A", "run.json").write_text(json.dumps(recorded))
     return calls
+
+
+@pytest.mark.parametrize("words", HELP, ids=" ".join)
+def test_help_is_given(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(words[1:]) == 0
+    assert "--set NAME=VALUE" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("words", RUNS, ids=" ".join)

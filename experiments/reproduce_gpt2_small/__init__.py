@@ -44,7 +44,7 @@ class ReproduceGpt2Small(Config):
     model_options: dict[str, Any] = Field({}, description="passed on to load_model: revision, weights, …")
     topics: tuple[Topic, ...] = Field(TOPICS, min_length=1, description="which groups of statements")  # type: ignore[arg-type]
     n: int = Field(64, ge=1, description="prompts of IOI and of greater-than")
-    seed: int = Field(0, ge=0, description="seed of prompts, random tokens and resamples")
+    seed: int = Field(0, ge=0, lt=2**63, description="seed of prompts, random tokens and resamples")
 
 
 def run(config: ReproduceGpt2Small, context: Context) -> Table:

@@ -275,7 +275,10 @@ def _guarded(invoke: Callable[[list[str]], int], argv: Sequence[str] | None) -> 
 
 
 def _usage(message: str, words: Sequence[str]) -> str:
-    """What click says of wrong usage, with the way to give a setting where that may have been meant."""
+    """What click says of wrong usage, with what may have been meant, or where more is told."""
+    if message.startswith("Missing argument"):
+        named = [word for word in words[: 2 if words[0] in ("results", "sweep") else 1] if not word.startswith("-")]
+        return f"{message} `interp {' '.join(named)} --help` tells what it is."
     meant = message.startswith(("No such option", "Got unexpected extra argument"))
     if meant and words[:1] != ["list"]:
         return f"{message}; settings of an experiment are given by --set KEY=VALUE, such as --set sites=z"

@@ -46,7 +46,9 @@ def kind_of(field: pydantic.fields.FieldInfo) -> str:
     >>> [kind_of(ModelTaskConfig.model_fields[name]) for name in ("metric", "n", "task_options")]
     ['text', 'integer ≥ 1 or null', 'mapping']
     """
-    bounds = [f"{sign} {value}" for name, sign in BOUNDS.items() if (value := _bound(field, name)) is not None]
+    held = {sign: _bound(field, name) for name, sign in BOUNDS.items()}
+    # what only keeps a number inside its type is no news to a reader
+    bounds = [f"{sign} {value}" for sign, value in held.items() if value is not None and value < 2**31]
     first, *others = dict.fromkeys(_words(field.annotation))
     return " or ".join([" ".join([first, *bounds]), *others])
 

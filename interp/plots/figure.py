@@ -14,7 +14,7 @@ SUFFIXES = (".svg", ".png", ".html")
 SCALE = 2.0
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Figure:
     """A drawing. `narrow` is the same for a phone's width, where the wide one would be too small to read."""
 
@@ -26,6 +26,10 @@ class Figure:
     narrow: str | None = None
     text: str | None = None
     """HTML to show instead of the drawing in pages and notebooks, where text should wrap."""
+
+    def __repr__(self) -> str:
+        """One line, in the place of a drawing's thousands of letters."""
+        return f"<figure {self.title or 'without a title'!r}: .save(…) writes {', '.join(SUFFIXES)}>"
 
     @property
     def svg(self) -> str:

@@ -11,7 +11,8 @@ from pathlib import Path
 from interp.registry import UserError
 
 UNWRITABLE = {
-    errno.EROFS, errno.EACCES, errno.EPERM, errno.ENOSPC, errno.EDQUOT, errno.ENOTDIR, errno.ENAMETOOLONG,
+    errno.EROFS, errno.EACCES, errno.EPERM, errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.ENOTDIR, errno.ENOENT,
+    errno.ENAMETOOLONG,
 }  # fmt: skip
 
 

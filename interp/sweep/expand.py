@@ -8,6 +8,7 @@ named by settings are read once per sweep, whatever the number of cells that nam
 from __future__ import annotations
 
 import itertools
+import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -19,6 +20,9 @@ from interp.registry import UserError, unknown
 from interp.results.store import cell_path
 from interp.sweep.positions import Located
 from interp.sweep.spec import Block, Exclusion, Preset, Resources, SweepFile, resources_of
+
+MOST_COMBINATIONS = 200_000
+"""Of one block, before exclusions: a plan of them takes half a minute; more is a slip of the pen."""
 
 Given = dict[str, tuple[Any, tuple[str | int, ...]]]
 """Settings, each with its place in the file."""
@@ -108,6 +112,9 @@ def _combinations(
     listed = [
         [(k, v, (*place, "list", i, k)) for k, v in one.items()] for i, one in enumerate(block.one_by_one or [{}])
     ]
+    count = math.prod(map(len, grid)) * len(zipped) * len(listed) * len(block.experiments)
+    if count > MOST_COMBINATIONS:
+        raise found.error((*place, "grid"), f"{count} combinations; at most {MOST_COMBINATIONS} are made of one block")
     for i, name in enumerate(block.experiments):
         experiment = _experiment(name, found, (*place, "experiment", i))
         fields = experiment.config.model_fields

@@ -54,6 +54,8 @@ def read_yaml(path: Path) -> Located:
         node = loader.get_single_node()
         if node is None:
             raise UserError(f"{path}, line 1: the file is empty")
+        if _parts(node, {}) > MOST_PARTS:  # aliases of aliases make a gigabyte of a few lines
+            raise UserError(f"{path} holds more than {MOST_PARTS} values")
         _locate(node, (), lines, path)
         value = loader.construct_document(node)
     except yaml.MarkedYAMLError as e:
@@ -69,9 +71,20 @@ def read_yaml(path: Path) -> Located:
     return Located(path, value, lines)
 
 
+def _parts(node: yaml.Node, known: dict[int, int]) -> int:
+    """How many values this is, each alias counted out; too many where a node holds itself."""
+    if id(node) not in known:
+        known[id(node)] = MOST_PARTS + 1  # until it is counted: whoever meets it again is inside it
+        children: list[yaml.Node] = []
+        if isinstance(node, yaml.SequenceNode):
+            children = node.value
+        elif isinstance(node, yaml.MappingNode):
+            children = [part for pair in node.value for part in pair]
+        known[id(node)] = 1 + sum(_parts(child, known) for child in children)
+    return known[id(node)]
+
+
 def _locate(node: yaml.Node, place: Place, lines: dict[Place, int], path: Path) -> None:
-    if len(lines) > MOST_PARTS:  # aliases of aliases make a gigabyte of a few lines
-        raise UserError(f"{path} holds more than {MOST_PARTS} values")
     lines[place] = node.start_mark.line + 1
     if isinstance(node, yaml.SequenceNode):
         for i, child in enumerate(node.value):

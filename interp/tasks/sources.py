@@ -10,6 +10,7 @@ import csv
 import hashlib
 import json
 import os
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -112,9 +113,10 @@ def _header(path: Path, encoding: str, delimiter: str) -> tuple[str, ...]:
 
 
 def _each_once(name: str, columns: list[str]) -> tuple[str, ...]:
-    twice = sorted({c for c in columns if columns.count(c) > 1})
+    twice = sorted(column for column, times in Counter(columns).items() if times > 1)
     if twice:
-        raise UserError(f"{name}: column names occur twice: {', '.join(map(repr, twice))}")
+        more = f" and {len(twice) - 10} more" if len(twice) > 10 else ""
+        raise UserError(f"{name}: column names occur twice: {', '.join(map(repr, twice[:10]))}{more}")
     return tuple(columns)
 
 
@@ -139,9 +141,19 @@ def _json_lines(path: Path, encoding: str) -> Iterator[Row | Broken]:
                 yield _json_row(line)
 
 
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """A JSON object; UserError where a key is given twice, which JSON lets pass."""
+    held = dict(pairs)
+    if len(held) < len(pairs):
+        raise UserError(f"gives {Counter(key for key, _ in pairs).most_common(1)[0][0]!r} more than once")
+    return held
+
+
 def _json_row(line: str) -> Row | Broken:
     try:
-        row = json.loads(line)
+        row = json.loads(line, object_pairs_hook=_once)
+    except UserError as e:
+        return Broken(str(e))
     except (ValueError, RecursionError):
         return Broken("is not JSON")
     return row if isinstance(row, dict) else Broken("is not a JSON object")
@@ -150,7 +162,9 @@ def _json_row(line: str) -> Row | Broken:
 def _json_array(path: Path, encoding: str) -> Iterator[Row | Broken]:
     with path.open(encoding=encoding) as f, _reading(path):
         try:
-            rows = json.load(f)
+            rows = json.load(f, object_pairs_hook=_once)
+        except UserError as error:
+            raise UserError(f"{path.name}: a row {error}") from None
         except (json.JSONDecodeError, RecursionError) as error:
             raise UserError(f"{path.name} begins with '[' but is not a JSON array: {error}") from error
     for row in rows:

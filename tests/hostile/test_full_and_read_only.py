@@ -77,3 +77,8 @@ def test_no_space_in_the_middle_of_rows(tmp_path: Path) -> None:
     (run,) = kept.rglob("run.json")
     assert sum(part["rows"] for part in json.loads(run.read_text())["parts"]) >= len(held)
     shutil.rmtree(whole)
+
+
+def test_a_place_where_no_folder_can_be_made(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*RUN, "--out", "/proc/no/such/place"]) == 2
+    one_line(capsys.readouterr().err, "No such file or directory")

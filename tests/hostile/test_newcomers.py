@@ -50,6 +50,8 @@ COMMANDS = {
     "run ablation --sites z": "settings of an experiment are given by --set KEY=VALUE",
     "run ablation --set sites": "expected KEY=VALUE",
     "run ablation --set sites=[z": "the value is no YAML",
+    "run ablation --seed 99999999999999999999": "setting seed of ablation: Input should be less than 9223372036854",
+    "run ablation --threads 99999999999": "--threads must be at most 1048576, got 99999999999",
     "run ablation --n 100000000000": "at most 1000000 are made",
     "run ablation --device gpu": "unknown device 'gpu'",
     "run ablation --dtype fp16": "'float32', 'float64', 'bfloat16' or 'float16', got 'fp16'",
@@ -63,6 +65,8 @@ COMMANDS = {
     "results show abc": "unknown cell under results: 'abc'",
     "list model": "did you mean models",
     "help": "`interp --help` lists them",
+    "list": "`interp list --help` tells what it is",
+    "results compare a": "`interp results compare --help` tells what it is",
 }
 
 

@@ -153,6 +153,12 @@ OTHERS: dict[str, tuple[tuple[str, ...], bytes, str]] = {
         b"a: &b0 [1, 1]\n" + b"".join(b"c%d: &b%d [*b%d, *b%d]\n" % (i, i, i - 1, i - 1) for i in range(1, 40)),
         "more than 1000000 values",
     ),
+    "sweep of a billion cells": (
+        ("sweep", "plan", "x"),
+        b"cells:\n- experiment: ablation\n  grid: {%s}\n"
+        % b", ".join(b"%s: [%s]" % (k, b", ".join(b"%d" % i for i in range(64))) for k in (b"n", b"seed", b"task")),
+        "line 3: 262144 combinations; at most 200000",
+    ),
     "sweep with a date that is none": (("sweep", "plan", "x"), b"name: 2001-99-99\n", "no YAML"),
     "sweep that makes an object": (("sweep", "run", "x"), b"!!python/object/apply:os.system [touch opened]", "line 1"),
     "undecodable cells": (("run", "--cells", "x"), b"\xff\xfe\n", "--cells x"),

@@ -91,6 +91,6 @@ def test_replay_equals_plain_on_every_family() -> None:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("kind", (*KINDS, *REST))
+@pytest.mark.parametrize("kind", [*KINDS, *REST])
 def test_replay_equals_plain_in_thousands_of_draws(kind: str) -> None:
     _both_classes(check(LONG, seeded=False, kinds=(kind,)), 5)

@@ -196,3 +196,9 @@ def test_figures_are_written_as_svg_and_png(tmp_path: object) -> None:
     assert figure.save(f"{tmp_path}/f.svg").read_text().startswith("<svg")
     assert figure.save(f"{tmp_path}/f.png").read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
     assert "<style>" in figure._repr_html_()
+
+
+def test_a_printed_figure_is_one_short_line() -> None:
+    figure = plots.heatmap(np.zeros((30, 30)), [str(i) for i in range(30)], [str(i) for i in range(30)], title="Heads")
+    assert str(figure) == repr(figure) == "<figure 'Heads': .save(…) writes .svg, .png, .html>"
+    assert repr(plots.Figure("<svg></svg>")).startswith("<figure 'without a title'")
