@@ -6,7 +6,7 @@ Steps: copy the repository as a clone would have it into FOLDER; `make demo` the
 then, with that environment activated, every Python block in one session, every command in order, and the example
 package, installed and run. What is not walked is in `LEFT_OUT`, each with its reason.
 
-Where the README says A and B for cells and pairs.csv for one's own file, they are made first.
+Where the README says A, B and CELL for cells and pairs.csv for one's own file, they are made first.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ LEFT_OUT = {
     "interp train": "trains from scratch; tests/training do so in short",
     "interp sweep run": "runs every experiment; tests/sweep run small sweeps",
     "interp sweep status": "of the sweep that is not run",
+    "interp sweep logs": "of the sweep that is not run",
 }
 SECTIONS_LEFT_OUT = {
     "Measured": "its command needs an otherwise idle machine",
@@ -98,8 +99,13 @@ class Walk:
             if reason:
                 self.tell(f"    left out  {command}: {reason}")
                 continue
-            self.run(with_cells(command, str(a.parent), str(b.parent)))
+            self.run(with_cells(command, str(a.parent), str(b.parent), str(self.newest("circuit_discovery"))))
         self.package()
+
+    def newest(self, experiment: str) -> Path:
+        """The cell of an experiment that was made last; a folder that is not there, where none was."""
+        made = (self.root / "results" / experiment).glob("*/run.json")
+        return max(made, key=lambda p: p.stat().st_mtime, default=self.root / "no cell" / "run.json").parent
 
     def package(self) -> None:
         """The example package, installed as one's own would be, and used as the README says."""
@@ -129,9 +135,10 @@ def commands() -> Iterator[str]:
             yield shlex.join(shlex.split(found[1], comments=True)) if "#" in found[1] else found[1]
 
 
-def with_cells(command: str, a: str, b: str) -> str:
-    """A command with cells in the place of A and B."""
-    return re.sub(r"(?<=\s)([AB])(?=[\s/]|$)", lambda m: {"A": a, "B": b}[m[1]], command)
+def with_cells(command: str, a: str, b: str, found: str) -> str:
+    """A command with cells in the place of A and B, and of CELL the one that found a circuit."""
+    named = {"A": a, "B": b, "CELL": found}
+    return re.sub(r"(?<=[\s=])(A|B|CELL)(?=[\s/]|$)", lambda m: named[m[1]], command)
 
 
 if __name__ == "__main__":

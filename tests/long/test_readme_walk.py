@@ -20,10 +20,11 @@ def test_what_is_walked_and_what_is_not() -> None:
         assert any(c.startswith(start) for c in found), f"{start} is left out, but the README has no such command"
     for section in readme_walk.SECTIONS_LEFT_OUT:
         assert f"\n## {section}\n" in readme_walk.readme_parts.TEXT
-    assert readme_walk.with_cells("interp results compare A B", "x/1", "y/2") == "interp results compare x/1 y/2"
-    assert readme_walk.with_cells("interp run --from A/run.json --out e", "x/1", "") == (
+    assert readme_walk.with_cells("interp results compare A B", "x/1", "y/2", "") == "interp results compare x/1 y/2"
+    assert readme_walk.with_cells("interp run --from A/run.json --out e", "x/1", "", "") == (
         "interp run --from x/1/run.json --out e"
     )
+    assert readme_walk.with_cells("--set circuit=CELL/a.json", "", "", "z") == "--set circuit=z/a.json"
 
 
 @pytest.mark.long
