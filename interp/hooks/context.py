@@ -87,7 +87,7 @@ class EditContext:
 
     @property
     def token_axis(self) -> int:
-        return self.site.axes.index("query" if "query" in self.site.axes else "pos")
+        return self.site.token_axis
 
     @cached_property
     def units(self) -> list[tuple[int, tuple[int, ...]]]:

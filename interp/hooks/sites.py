@@ -41,6 +41,11 @@ class Site:
         if strange:
             raise UserError(f"site {self.name}: unknown axes {strange}; the words are {', '.join(AXES)}")
 
+    @property
+    def token_axis(self) -> int:
+        """Index of the axis whose entries are the tokens that compute them: the queries of a pattern."""
+        return self.axis("query" if "query" in self.axes else "pos")
+
     def axis(self, word: str) -> int:
         """Index of an axis; UserError where the site has none of that name."""
         if word not in self.axes:

@@ -83,8 +83,9 @@ def base_pair(
     """Both sides of aligned pairs in one pass, by the kernels that packed replay uses.
 
     Up to rounding what two `base_run` give; the second side keeps only `given`, what its values are patched in from.
-    What lies before the first token in which a pair differs is the same
-    in both to the bit (causal models), so that a planner finds it so.
+    What
+    lies before the first token in which a pair differs is the same in both to the bit (causal models), so that a
+    planner finds it so.
     """
     both = Prompts.of(torch.cat([mine.tokens, theirs.tokens]), torch.cat([mine.mask, theirs.mask]))
     model._refuse_container_hooks(net)
@@ -115,8 +116,7 @@ def _shared(mine: Prompts, theirs: Prompts) -> Bool[Tensor, "batch pos"]:
 
 def _as_in(own: Tensor, other: Tensor, shared: Bool[Tensor, "batch pos"], address: str) -> Tensor:
     """The tensor with another's values at the shared columns."""
-    axes = SITES[Address.parse(address).site].axes
-    axis = axes.index("query" if "query" in axes else "pos")
+    axis = SITES[Address.parse(address).site].token_axis
     shape = [shared.shape[0], *(1,) * (own.ndim - 1)]
     shape[axis] = shared.shape[1]
     return torch.where(shared.view(shape), other, own)

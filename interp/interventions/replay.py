@@ -274,7 +274,7 @@ class PassRun:
         narrow = entry.layer == layers - 1
         given = {}
         for site in entry.given:
-            axis = SITES[site].axes.index("query" if "query" in SITES[site].axes else "pos")
+            axis = SITES[site].token_axis
             cut = narrow and site not in BEFORE_QUERIES
             given[site] = self._expanded(base.at(site, entry.layer), packed, axis, cut)
         resid = self._expanded(base.at("resid_pre", entry.layer), packed)

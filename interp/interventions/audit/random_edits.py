@@ -160,8 +160,7 @@ def _other_positions(bench: Bench, address: Address, acts: dict[Address, Tensor]
     changed = []
     for other in acts if bench.model.geometry.causal else [address]:
         keep = column != at if other == address else column < at
-        axes = SITES[other.site].axes
-        axis = axes.index("query" if "query" in axes else "pos")
+        axis = SITES[other.site].token_axis
         now, before = (t.movedim(axis, 1)[keep] for t in (acts[other], bench.acts[other]))
         if not bench.alike(now, before):
             changed.append(other)
