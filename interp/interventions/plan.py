@@ -7,15 +7,16 @@ An intervention is a tuple of edits made together in one run. For each the plann
 3. the first column that changes: what lies before it is the base run's (causal models);
 4. what must run the plain way, and why.
 
-Interventions that share a first column are packed as rows of one pass. A pass walks up the layers once;
-interventions join it at the layer where they enter (`replay.py` executes). Columns are merged into one pass
-where that costs less than another pass would.
+Interventions are packed as rows of one pass. A pass walks up the layers once; interventions join it at the layer
+where they enter (`replay.py` executes). Rows hold their columns from the first changed one on; close ones are made
+the same where that costs less than mixing the positions of each apart.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 from jaxtyping import Bool
@@ -31,7 +32,9 @@ from interp.interventions.base import Base, base_run
 from interp.interventions.cost import block_flops, entry_flops, plain_flops, reading_flops
 from interp.interventions.entry import FINAL, Entry, entry_of
 from interp.interventions.reading import Reader
+from interp.interventions.segment import heads_added
 from interp.models.model import Model
+from interp.models.net import Net
 
 Intervention = tuple[Edit, ...]
 Maps = dict[tuple[Address, int, Selection], Tensor]
@@ -39,8 +42,10 @@ Maps = dict[tuple[Address, int, Selection], Tensor]
 
 PASS_TOKENS = 1536
 """Tokens a pass holds at most: on a CPU larger ones gain nothing, smaller ones read the weights more often."""
-PASS_OVERHEAD = 48
+PASS_OVERHEAD = 48.0
 """What one more pass costs at each layer it walks, in tokens: reading the weights again and launching the kernels."""
+SEGMENT_OVERHEAD = 15e6
+"""What one more first column within a pass costs at each layer, in operations: its own small kernels of attention."""
 
 
 @dataclass(frozen=True)
@@ -80,10 +85,14 @@ class Item:
 
 @dataclass(frozen=True, eq=False)
 class Pass:
-    """Interventions that run as rows of one forward pass from column `first` on."""
+    """Interventions that run as rows of one forward pass, each from its own first column on."""
 
-    first: int
     items: tuple[Item, ...]
+
+    @property
+    def firsts(self) -> list[int]:
+        """The first columns, in order."""
+        return sorted({i.first for i in self.items})
 
 
 @dataclass(frozen=True, eq=False)
@@ -100,12 +109,17 @@ class Plan:
     passes: tuple[Pass, ...]
     notes: dict[str, Any] = field(default_factory=dict)
 
+    @cached_property
+    def running(self) -> Net:
+        """The model's parts as passes use them."""
+        return replace(self.base.net, loose=self.options.prefix)
+
     @property
     def flops(self) -> int:
         """Floating-point operations of the whole plan, matrix products only (the base run not counted)."""
         g, p = self.base.net.geometry, self.reader.prompts
         whole = plain_flops(g, len(p), p.width)
-        return len(self.plain) * whole + sum(pass_flops(one, self.reader, g) for one in self.passes)
+        return len(self.plain) * whole + sum(pass_flops(one, self.reader, self.running) for one in self.passes)
 
     def explain(self) -> Any:
         """A table of what is run and why: one row per pass, one for what is plain and one for what is idle."""
@@ -120,13 +134,13 @@ class Plan:
         for one in self.passes:
             layers = [i.entry.layer for i in one.items if i.entry]
             sites = sorted({i.entry.site for i in one.items if i.entry})
-            cost = pass_flops(one, self.reader, g)
+            low, high, cost = one.firsts[0], one.firsts[-1], pass_flops(one, self.reader, self.running)
             rows.append({
                 "how": "replay", "interventions": len(one.items), "enter layers": f"{min(layers)}–{max(layers)}",
-                "enter sites": ", ".join(sites), "first column": one.first, "of columns": p.width,
-                "logits": self.reader.reads if self.options.prefix else "all", "flops": cost,
+                "enter sites": ", ".join(sites), "first column": low if low == high else f"{low}–{high}",
+                "of columns": p.width, "logits": self.reader.reads if self.options.prefix else "all", "flops": cost,
                 "of plain": cost / (whole * len(one.items)),
-                "why": "" if one.first else "prefix reuse is off" if not self.options.prefix else "changes start at 0",
+                "why": "" if high else "prefix reuse is off" if not self.options.prefix else "changes start at 0",
             })  # fmt: skip
         for why in sorted({i.why for i in self.plain}):
             n = sum(i.why == why for i in self.plain)
@@ -152,19 +166,20 @@ class Plan:
         return card("Plan", facts, self.explain(), most=20)
 
 
-def pass_flops(one: Pass, reader: Reader, g: Geometry) -> int:
-    """Floating-point operations of one pass."""
+def pass_flops(one: Pass, reader: Reader, net: Net) -> int:
+    """Floating-point operations of one pass on the model's parts."""
+    g = net.geometry
     rows, width = len(reader.prompts), reader.prompts.width
-    tokens = rows * (width - one.first)
     columns = reader.columns
-    kept = tokens if columns is None else rows * min(columns.shape[-1], width - one.first)
     total = 0
     for item in one.items:
         assert item.entry is not None
+        tokens = rows * (width - item.first)
+        kept = tokens if columns is None else rows * min(columns.shape[-1], width - item.first)
         for layer in range(max(0, item.entry.layer), g.layers):
             queries = kept if layer == g.layers - 1 else tokens
             if layer == item.entry.layer:
-                total += entry_flops(g, item.entry, tokens, queries, width)
+                total += entry_flops(g, item.entry, tokens, queries, width, heads_added(item, net))
             else:
                 total += block_flops(g, tokens, queries, width)
         answers = None
@@ -223,7 +238,7 @@ def needed(interventions: Iterable[Sequence[Address]], g: Geometry, options: Opt
                 lowest = 0
         for layer in {a.layer for a in edited if a.layer is not None}:
             entry = entry_of([a.site for a in edited if a.layer == layer], layer, g)
-            for site in entry.given:
+            for site in entry.given if entry.given != ("z",) or g.parallel or not g.mlp else ("z", "resid_mid"):
                 want[Address(site, layer)] = None
             want[Address("resid_pre", layer)] = None
     if options.prefix and g.causal:
@@ -317,8 +332,42 @@ def _entry(edits: tuple[tuple[Address, Edit], ...], g: Geometry) -> Entry:
 
 
 def _passes(items: list[Item], reader: Reader, options: Options) -> list[Pass]:
-    """Group by first column, merge neighbours where that is cheaper, and cut to the pack size."""
+    """Merge neighbouring first columns where that is cheaper, and cut to the pack size.
+
+    Interventions that edit scores or patterns share a pass with those of the same first column only: their tensors
+    are no tokens side by side.
+    """
     rows, width = len(reader.prompts), reader.prompts.width
+    apart = [i for i in items if _mixes(i)]
+    beside = [i for i in items if not _mixes(i)]
+    each = SEGMENT_OVERHEAD / block_flops(reader.net.geometry, 1, 1, width)
+    groups = [[i for group in _merged(beside, reader, each) for i in group], *_merged(apart, reader, PASS_OVERHEAD)]
+    passes = []
+    for mine in groups:
+        chunk: list[Item] = []
+        tokens = 0
+        # deepest entries last: a pass then holds few rows on the lower layers
+        for item in sorted(mine, key=lambda i: (i.entry, i.index)):  # type: ignore[arg-type,return-value]
+            own = rows * (width - item.first)
+            if chunk and (len(chunk) == options.pack or (options.pack is None and tokens + own > PASS_TOKENS)):
+                passes.append(Pass(tuple(chunk)))
+                chunk, tokens = [], 0
+            chunk.append(item)
+            tokens += own
+        if chunk:
+            passes.append(Pass(tuple(chunk)))
+    return passes
+
+
+def _mixes(item: Item) -> bool:
+    """Whether an intervention edits, or is given, what lies between tokens: scores or pattern."""
+    assert item.entry is not None
+    return any("query" in SITES[site].axes for site in (*item.entry.given, *(a.site for a, _ in item.edits)))
+
+
+def _merged(items: list[Item], reader: Reader, overhead: float) -> list[list[Item]]:
+    """Interventions by first column, neighbours made one where the higher would cost `overhead` tokens a layer."""
+    rows = len(reader.prompts)
     groups: dict[int, list[Item]] = {}
     for item in items:
         groups.setdefault(item.first, []).append(item)
@@ -328,19 +377,11 @@ def _passes(items: list[Item], reader: Reader, options: Options) -> list[Pass]:
         if merged:
             above, theirs = merged[-1]
             depths, own = _depths(theirs, reader), _depths(mine, reader)
-            if sum(depths) * rows * (above - first) <= PASS_OVERHEAD * min(max(depths), max(own)):
+            if sum(depths) * rows * (above - first) <= overhead * min(max(depths), max(own)):
                 merged[-1] = (first, theirs + mine)
                 continue
         merged.append((first, mine))
-    passes = []
-    for first, mine in merged:
-        limit = options.pack or max(1, PASS_TOKENS // (rows * (width - first)))
-        # deepest entries last: a pass then holds few rows on the lower layers
-        mine = sorted(mine, key=lambda i: (i.entry, i.index))  # type: ignore[arg-type,return-value]
-        for start in range(0, len(mine), limit):
-            chunk = [replace(i, first=first) for i in mine[start : start + limit]]
-            passes.append(Pass(first, tuple(chunk)))
-    return passes
+    return [[replace(i, first=first) for i in mine] for first, mine in merged]
 
 
 def _depths(items: list[Item], reader: Reader) -> list[int]:

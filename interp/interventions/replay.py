@@ -1,32 +1,36 @@
 """The executor: run a plan's passes, and what must be plain the plain way.
 
-A pass holds `interventions × prompts` rows. It walks up the layers once: at each layer the rows already in it
-run the whole block, the interventions that enter here run the rest of the block from the site they edit, and
-both go on together. After the last layer only the metric's positions are left, and of the logits only what it
-reads is computed. A pass that runs out of memory is halved, and the smaller size is kept.
+A pass holds `interventions × prompts` rows, each from its first changed column on (`segment.py`). It walks up the
+layers once: at each layer the rows already in it run the whole block, the interventions that enter here run the rest
+of the block from the site they edit, and both go on together. After the last layer only the metric's positions are
+left, and of the logits only what it reads is computed. A pass that runs out of memory is halved, and the smaller
+size is kept.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import chain
 from typing import Any
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from interp.hooks.context import EditContext, Held
-from interp.hooks.edits import Edit
+from interp.hooks.context import Held
 from interp.hooks.sites import SITES
+from interp.hooks.values import NO_TENSORS
 from interp.interventions.base import Base
 from interp.interventions.entry import BEFORE_QUERIES, Entry
+from interp.interventions.packed_tap import RaggedTap
 from interp.interventions.plan import Item, Pass, Plan
 from interp.interventions.reading import Reader
+from interp.interventions.segment import Segment, z_edit
 from interp.models.block import block
-from interp.models.forward import embed, final_norm, unembed
-from interp.models.grid import Grid
+from interp.models.forward import final_norm, unembed
+from interp.models.ragged import Columns, Ragged, end_to_end
 from interp.registry import UserError
 
 log = logging.getLogger(__name__)
@@ -88,7 +92,7 @@ def out_of_memory(error: RuntimeError) -> bool:
 
 
 def _split(one: Pass, limit: int) -> list[Pass]:
-    return [Pass(one.first, one.items[i : i + limit]) for i in range(0, len(one.items), limit)]
+    return [Pass(one.items[i : i + limit]) for i in range(0, len(one.items), limit)]
 
 
 def plain_value(plan: Plan, item: Item) -> Float[Tensor, " prompt"]:
@@ -127,115 +131,71 @@ def verify(plan: Plan, values: Float[Tensor, "intervention prompt"], base_value:
             )
 
 
-OWN = frozenset(("resid_pre", "z"))
-"""Sites whose tensor, of several interventions, is the pass's own memory: edits are made in place."""
+Standing = tuple[Segment, list[Item]]
+"""A segment, and the interventions that stand on it."""
+Rows = dict[int, list[Tensor]]
+"""Residuals `[intervention·prompt, pos, d_model]` in their order, by the first column they hold."""
 
 
-class PassTap:
-    """Applies each intervention's edits to its own rows of a packed tensor.
+class Joining:
+    """Interventions that join a block's rows at resid_mid, each after those of its segment."""
 
-    A tensor may hold fewer interventions than `set_rows` named: the first ones, before others join them.
-    """
+    def __init__(self, layer: int, parts: Sequence[Standing], joining: Sequence[Standing], tail: bool) -> None:
+        self.layer, self.parts, self.joining, self.tail = layer, parts, joining, tail
+        self.one = len({segment.first for segment, _ in (*parts, *joining)}) == 1
+        self._all: Tensor | None = None
 
-    def __init__(self, base: Base, held: Held, tail: Held | None) -> None:
-        self.base, self.held, self.tail = base, held, tail
-        self._by_place: dict[tuple[str, int | None], list[tuple[int, Edit]]] = {}
+    def place(self, resid: Float[Tensor, "rows kept d_model"]) -> Tensor | None:
+        """Memory for all rows of one segment, and in it the place of those already there."""
+        if not self.one:
+            return None
+        (segment, items), *_ = self.joining
+        more = len(items) * len(segment.base.prompts)
+        self._all = resid.new_empty(len(resid) + more, *resid.shape[1:])
+        return self._all[: len(resid)]
 
-    def set_rows(self, items: list[Item]) -> None:
-        """Say which interventions the rows of the coming tensors belong to."""
-        self._by_place = {}
-        for slot, item in enumerate(items):
-            for address, edit in item.edits:
-                self._by_place.setdefault((address.site, address.layer), []).append((slot, edit))
-
-    def wants(self, site: str, layer: int | None) -> bool:
-        return (site, layer) in self._by_place
-
-    def __call__(self, site: str, layer: int | None, x: Tensor) -> Tensor:
-        todo = self._by_place.get((site, layer))
-        if not todo:
-            return x
-        held, count = self.held_at(site, layer), len(x) // len(self.base.prompts)
-        todo = [(slot, edit) for slot, edit in todo if slot < count]
-        if count == 1:  # the plain run's own way, to the bit
-            for _, edit in todo:
-                x = edit.apply(x, self._context(site, layer, held, edit))
-            return x
-        if todo and site not in OWN:
-            x = x.clone()
-        for slot, edit in todo:
-            rows = x[slot * len(self.base.prompts) : (slot + 1) * len(self.base.prompts)]
-            edit.apply_to(rows, self._context(site, layer, held, edit))
-        return x
-
-    def _context(self, site: str, layer: int | None, held: Held, edit: Edit) -> EditContext:
-        base = self.base.run if edit.needs_base else None
-        return EditContext(SITES[site], layer, self.base.net.geometry, held, edit.selection, base)
-
-    def held_at(self, site: str, layer: int | None) -> Held:
-        """The columns a site's tensor holds: in the last block, from the queries on, only the metric's."""
-        last = self.base.net.geometry.layers - 1
-        if self.tail is None or (layer is not None and (layer < last or site in BEFORE_QUERIES)):
-            return self.held
-        return self.held if site in ("embed", "pos_embed") else self.tail
+    def joined(self, mid: Float[Tensor, "rows kept d_model"]) -> Float[Tensor, "all kept d_model"]:
+        """All rows: those already there, and what those that join have at resid_mid."""
+        if self._all is not None:
+            (segment, items), *_ = self.joining
+            segment.write_mid(self.layer, items, self._all[len(mid) :])
+            return self._all
+        rows = _parted(mid, self.parts, self.tail, self.one)
+        _join(rows, {s.first: [s.mid(self.layer, items)] for s, items in self.joining})
+        return _flat([t for first in sorted(rows) for t in rows[first]], self.one)
 
 
 class PassRun:
-    """One pass: builds grids, walks the layers, reads the metric."""
+    """One pass: walks the layers with the rows of all segments side by side, and reads the metric."""
 
     def __init__(self, base: Base, reader: Reader, one: Pass, prefix: bool, base_value: Tensor) -> None:
         self.base, self.reader, self.one, self.base_value = base, reader, one, base_value
-        self.net, self.first, self.shortcuts = replace(base.net, loose=prefix), one.first, prefix
+        self.net, self.shortcuts = replace(base.net, loose=prefix), prefix
         self.rows = len(base.prompts)
-        columns = torch.arange(self.first, base.prompts.width, device=base.prompts.device)
-        self.held = Held(base.prompts, columns, self.first == 0, start=self.first)
-        read = reader.columns if prefix else None
-        narrow = read is not None and read.shape[-1] < len(columns)
-        self.tail = Held(base.prompts, read.clamp(min=self.first), False) if narrow and read is not None else None
-        self.prefix = base.prefix(self.first)
-        self.tap = PassTap(base, self.held, self.tail)
-        self._grids: dict[tuple[int, bool], Grid] = {}
-
-    def grid(self, packed: int, tail: bool = False) -> Grid:
-        """Where `packed` copies of the prompts stand."""
-        held = self.tail if tail else self.held
-        assert held is not None
-        packed = packed if self.base.prompts.padded or held.columns.ndim == 2 else 1
-        if (packed, tail) not in self._grids:
-            if self.base.prompts.padded:
-                columns = held.columns if held.columns.ndim == 1 else held.columns.repeat(packed, 1)
-                held = Held(self.base.prompts.repeat(packed), columns, held.whole)
-            elif held.columns.ndim == 2:
-                held = Held(self.base.prompts.repeat(packed), held.columns.repeat(packed, 1), held.whole)
-            self._grids[packed, tail] = Grid(self.net, held, self.net.dtype, self.first)
-        return self._grids[packed, tail]
+        self.segments = {first: Segment(base, self.net, reader, first, prefix) for first in one.firsts}
 
     def values(self) -> list[Float[Tensor, " prompt"]]:
         """The metric of every intervention of the pass, in the pass's order."""
         layers = self.net.geometry.layers
         order: list[Item] = []
-        resid: Tensor | None = None
+        resid: Rows = {}
         lowest = min(i.entry.layer for i in self.one.items if i.entry)
         for layer in range(lowest, layers + 1):
             inside, groups = 0 <= layer < layers, self._groups(layer)
-            into = [] if resid is None else [resid]
             for entry, group in groups:
                 if inside and not entry.given:  # they run the whole block, so together with the rows already in
-                    into.append(self._before_block(entry, group))
+                    _join(resid, {s.first: [s.before_block(entry, i)] for s, i in self._by_segment(group)})
                     order = order + group
-            joining = [i for entry, group in groups if into and inside and entry.given == ("z",) for i in group]
-            beside = self._at_z(layer, joining) if joining else None
-            out = [_cat(into)] if into else []
-            if into and inside:
-                self.tap.set_rows(order + joining)
-                out = [self._block(layer, out[0], len(order), {}, beside)]
+            joining = [i for _, group in groups for i in group if order and z_edit(i, self.net) is not None]
+            if order and inside:
+                resid = self._block(layer, resid, order, joining=joining)
                 order = order + joining
             for entry, group in groups:
-                if (not inside or entry.given) and group[0] not in joining:
-                    out.append(self._enter(entry, group))
-                    order = order + group
-            resid = _cat(out) if out else None
-        assert resid is not None
+                at_mid = [i for i in group if z_edit(i, self.net) is not None]
+                for apart in (at_mid, [i for i in group if i not in at_mid]):
+                    if apart and apart[0] not in joining and (not inside or entry.given):
+                        _join(resid, self._enter(entry, apart))
+                        order = order + apart
         return self._read(resid, order)
 
     def _groups(self, layer: int) -> list[tuple[Entry, list[Item]]]:
@@ -243,91 +203,115 @@ class PassRun:
         here = [i for i in self.one.items if i.entry is not None and i.entry.layer == layer]
         return [(e, [i for i in here if i.entry == e]) for e in sorted({i.entry for i in here if i.entry})]
 
-    def _expanded(self, full: Tensor, packed: int, axis: int = 1, tail: bool = False) -> Tensor:
-        """A base tensor's held columns, once for every intervention."""
-        held = self.tail if tail and self.tail is not None else self.held
-        part = held.take(full, axis)
-        if packed > 1:
-            return part.repeat(packed, *(1,) * (part.ndim - 1))
-        return part if held.whole else part.contiguous()
+    def _by_segment(self, items: Sequence[Item]) -> list[Standing]:
+        """Interventions by the columns they hold, in the order in which their tokens lie."""
+        held: dict[int, list[Item]] = {}
+        for item in items:
+            held.setdefault(item.first, []).append(item)
+        return [(self.segments[first], held[first]) for first in sorted(held)]
 
-    def _before_block(self, entry: Entry, group: list[Item]) -> Tensor:
-        """The residual with which interventions enter a block that they run whole."""
-        if entry.site != "resid_post":
-            return self._expanded(self.base.at("resid_pre", entry.layer), len(group))
-        resid = self._expanded(self.base.at("resid_post", entry.layer - 1), len(group))
-        self.tap.set_rows(group)
-        return self.tap("resid_post", entry.layer - 1, resid)
-
-    def _enter(self, entry: Entry, group: list[Item]) -> Tensor:
+    def _enter(self, entry: Entry, group: list[Item]) -> Rows:
         """The residual after the entry layer, for interventions that enter inside it or outside the blocks."""
-        base, layers, packed = self.base, self.net.geometry.layers, len(group)
-        self.tap.set_rows(group)
-        if entry.layer == -1:
-            tokens = self._expanded(base.prompts.tokens, packed)
-            return embed(self.net, tokens, self.grid(packed), self.tap)
-        if entry.site == "resid_post":
-            resid = self._to_tail(self._expanded(base.at("resid_post", layers - 1), packed), packed)
-            return self.tap("resid_post", layers - 1, resid)
-        if entry.layer == layers:
-            return self._to_tail(self._expanded(base.final, packed), packed)
-        narrow = entry.layer == layers - 1
-        given = {}
+        parts, layer = self._by_segment(group), entry.layer
+        if not 0 <= layer < self.net.geometry.layers:
+            return {s.first: [s.outside(entry, items)] for s, items in parts}
+        narrow, given = layer == self.net.geometry.layers - 1, {}
+        if z_edit(group[0], self.net) is not None:
+            mid = {s.first: [s.mid(layer, items)] for s, items in parts}
+            return self._block(layer, mid, group, {"resid_mid": _flat([*chain(*mid.values())], len(parts) == 1)})
         for site in entry.given:
-            axis = SITES[site].token_axis
-            cut = narrow and site not in BEFORE_QUERIES
-            given[site] = self._expanded(base.at(site, entry.layer), packed, axis, cut)
-        resid = self._expanded(base.at("resid_pre", entry.layer), packed)
-        return self._block(entry.layer, resid, packed, given)
-
-    def _at_z(self, layer: int, group: list[Item]) -> tuple[Tensor, Tensor]:
-        """Residual and edited z of interventions that join a block's other rows there."""
-        packed, narrow = len(group), layer == self.net.geometry.layers - 1
-        self.tap.set_rows(group)
-        z = self.tap("z", layer, self._expanded(self.base.at("z", layer), packed, tail=narrow))
-        resid = self._expanded(self.base.at("resid_pre", layer), packed, tail=narrow)
-        return resid, z
+            axis, cut = SITES[site].token_axis, narrow and site not in BEFORE_QUERIES
+            full = self.base.at(site, layer)
+            given[site] = _flat([s.expanded(full, len(items), axis, cut) for s, items in parts], len(parts) == 1)
+        resid = {s.first: [s.expanded(self.base.at("resid_pre", layer), len(items))] for s, items in parts}
+        return self._block(layer, resid, group, given)
 
     def _block(
         self,
         layer: int,
-        resid: Tensor,
-        packed: int,
-        given: dict[str, Tensor],
-        beside: tuple[Tensor, Tensor] | None = None,
-    ) -> Tensor:
-        narrow = layer == self.net.geometry.layers - 1 and self.tail is not None
+        resid: Rows,
+        order: Sequence[Item],
+        given: Mapping[str, Tensor] = NO_TENSORS,
+        joining: Sequence[Item] = (),
+    ) -> Rows:
+        """One block: for the rows in it, and those that join them at resid_mid."""
+        parts, every = self._by_segment(order), self._by_segment([*order, *joining])
+        for segment, items in every:
+            segment.tap.set_rows(items)
+        tail = layer == self.net.geometry.layers - 1 and any(s.tail is not None for s, _ in every)
+        prefix = [None if s.prefix is None else s.prefix[layer] for s, _ in parts]
+        one = len(every) == 1
+        beside = Joining(layer, parts, self._by_segment(joining), tail) if joining else None
         out, _ = block(
-            self.net, layer, resid, self.grid(packed), self.tap,
-            prefix=None if self.prefix is None else self.prefix[layer],
-            given=given, tail=self.grid(packed, tail=True) if narrow else None, beside=beside,
+            self.net, layer, _flat([t for s, _ in parts for t in resid[s.first]], one), _columns(parts, one),
+            every[0][0].tap if one else _tap(parts, every), prefix=prefix[0] if one else prefix, given=given,
+            tail=_columns(parts, one, tail) if tail else None, beside=beside,
         )  # fmt: skip
-        return out
+        return _parted(out, every, tail, one)
 
-    def _to_tail(self, resid: Tensor, packed: int) -> Tensor:
-        """Only the metric's columns of a residual that holds the pass's columns."""
-        return resid if self.tail is None else self.grid(packed, tail=True).narrow(resid)
-
-    def _read(self, resid: Tensor, order: list[Item]) -> list[Tensor]:
-        self.tap.set_rows(order)
-        x = final_norm(self.net, resid, self.tap)
-        values = self._values(x.view(len(order), self.rows, *x.shape[1:]))
-        by_index = {item.index: value for item, value in zip(order, values, strict=True)}
+    def _read(self, resid: Rows, order: Sequence[Item]) -> list[Tensor]:
+        standing = self._by_segment(order)
+        x = torch.cat([self._kept(segment, items, _cat(resid[segment.first])) for segment, items in standing])
+        values, by_index = self._values(x), {}
+        for item, value in zip((i for _, items in standing for i in items), values, strict=True):
+            by_index[item.index] = self._or_base(value, item.first)
         return [by_index[i.index] for i in self.one.items]
 
+    def _kept(self, segment: Segment, items: Sequence[Item], resid: Tensor) -> Float[Tensor, "item row kept d_model"]:
+        """What the unembedding receives at the columns the metric reads."""
+        segment.tap.set_rows(items)
+        x, read = final_norm(self.net, resid, segment.tap), self.reader.columns
+        x = x.view(len(items), self.rows, *x.shape[1:])
+        if not self.shortcuts or read is None or segment.tail is not None:
+            return x
+        here = Held(self.base.prompts, (read - segment.first).clamp(min=0), False)
+        return torch.stack([here.take(one) for one in x])
+
     def _values(self, x: Float[Tensor, "item row kept d_model"]) -> list[Float[Tensor, " prompt"]]:
-        reader, read = self.reader, self.reader.columns
         if not self.shortcuts:
-            return [reader.of_logits(unembed(self.net, one)) for one in x]
-        if read is not None and self.tail is None:
-            here = Held(self.base.prompts, (read - self.first).clamp(min=0), False)
-            x = torch.stack([here.take(one) for one in x])
-        values = reader.values_of(x)
-        if read is not None and self.first > int(read.min()):
-            before = (read.expand(self.rows, -1)[:, 0] < self.first)[reader.task.first_rows]
-            values = [torch.where(before, self.base_value, value) for value in values]
-        return values
+            return [self.reader.of_logits(unembed(self.net, one)) for one in x]
+        return self.reader.values_of(x)
+
+    def _or_base(self, value: Float[Tensor, " prompt"], first: int) -> Float[Tensor, " prompt"]:
+        """The base run's value of prompts that read a column before the first one held."""
+        read = self.reader.columns
+        if not self.shortcuts or read is None or first <= int(read.min()):
+            return value
+        before = (read.expand(self.rows, -1)[:, 0] < first)[self.reader.task.first_rows]
+        return torch.where(before, self.base_value, value)
 
 
-def _cat(parts: list[Tensor]) -> Tensor:
-    return parts[0] if len(parts) == 1 else torch.cat(parts)
+def _join(rows: Rows, more: Rows) -> None:
+    for first, pieces in more.items():
+        rows.setdefault(first, []).extend(pieces)
+
+
+def _flat(pieces: list[Tensor], one: bool) -> Tensor:
+    """The rows of one segment, or the tokens of several one after the other."""
+    return _cat(pieces) if one else end_to_end(pieces)
+
+
+def _cat(pieces: list[Tensor]) -> Tensor:
+    return pieces[0] if len(pieces) == 1 else torch.cat(pieces)
+
+
+def _columns(parts: Sequence[Standing], one: bool, tail: bool = False) -> Columns:
+    grids = tuple(s.grid(len(items), tail) for s, items in parts)
+    return grids[0] if one else Ragged(grids, tuple(len(items) * len(s.base.prompts) for s, items in parts))
+
+
+def _tap(parts: Sequence[Standing], every: Sequence[Standing]) -> RaggedTap:
+    before = {s.first: len(items) for s, items in parts}
+    return RaggedTap(
+        [s.tap for s, _ in every], [before.get(s.first, 0) for s, _ in every], [len(items) for _, items in every]
+    )
+
+
+def _parted(x: Tensor, parts: Sequence[Standing], tail: bool, one: bool) -> Rows:
+    """The rows of each segment; views."""
+    if one:
+        return {s.first: [x] for s, _ in parts}
+    columns = [s.columns(tail) for s, _ in parts]
+    tokens = [len(items) * len(s.base.prompts) * c for (s, items), c in zip(parts, columns, strict=True)]
+    each = zip(parts, x.split(tokens), columns, strict=True)
+    return {s.first: [part.view(-1, c, *part.shape[2:])] for (s, _), part, c in each}

@@ -9,7 +9,7 @@ are all this one mechanism. Four arguments serve partial execution:
     prefix   keys and values of the columns before the held ones (from a base run), already rotated
     given    tensors to take as they are instead of computing them, by site: the block is entered there
     tail     a narrower grid: queries, and all that follows them, only at these columns
-    beside   residual and z of further rows, which join the others at z
+    beside   further rows, which join the others at resid_mid
 
 Derived sites (`q_input`, `head_out`, `*_scale`, `mlp_in` …) are computed only when the tap wants them; an edit
 there adds the difference it makes, which is exactly 0 for a no-op.
@@ -21,6 +21,7 @@ families (checked by `site_audit` and the tests).
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Protocol, runtime_checkable
 
 import torch
 from einops import rearrange
@@ -37,9 +38,27 @@ from interp.models.mlp import hidden, mlp
 from interp.models.net import LayerParts, Net, matrix, packed
 from interp.models.norms import Norm
 from interp.models.one_attention import fits_attention, one_attention
+from interp.models.ragged import Columns, Ragged, end_to_end
 from interp.models.reading import read_norm
 
+BETWEEN = ("head_out", "attn_out_pre", "attn_out")
+"""Sites between z and the residual stream."""
 KeyValue = tuple[Tensor, Tensor]
+Prefix = KeyValue | Sequence[KeyValue | None] | None
+"""Keys and values before the held columns; one of these for each of several grids."""
+
+
+@runtime_checkable
+class Beside(Protocol):
+    """Rows that join others at resid_mid."""
+
+    def place(self, resid: Float[Tensor, "rows kept d_model"]) -> Tensor | None:
+        """Where the others' resid_mid may be written, so that nothing has to be moved; None for new memory."""
+
+    def joined(self, mid: Float[Tensor, "rows kept d_model"]) -> Float[Tensor, "all kept d_model"]:
+        """All rows."""
+
+
 NO_TAP = NoTap()
 
 
@@ -47,13 +66,13 @@ def block(
     net: Net,
     layer: int,
     resid: Float[Tensor, "batch pos d_model"],
-    grid: Grid,
+    grid: Columns,
     tap: Tap = NO_TAP,
     *,
-    prefix: KeyValue | None = None,
+    prefix: Prefix = None,
     given: Mapping[str, Tensor] = NO_TENSORS,
-    tail: Grid | None = None,
-    beside: tuple[Tensor, Tensor] | None = None,
+    tail: Columns | None = None,
+    beside: Beside | None = None,
 ) -> tuple[Float[Tensor, "rows kept d_model"], KeyValue | None]:
     """Run one block; returns the residual after it, and the rotated keys and values of the held columns."""
     parts, g = net.layers[layer], net.geometry
@@ -66,12 +85,10 @@ def block(
     else:
         z, after = mixed(net, layer, resid, grid, tap, prefix, given, tail, normed)
         kept = given["attn_out"] if z is None else z
-        if tail is not None and resid.shape[1] != kept.shape[1]:
+        if tail is not None and resid.shape[:2] != kept.shape[:2]:
             resid, normed = tail.narrow(resid), None if normed is None else tail.narrow(normed)
-        if beside is not None and z is not None:
-            resid, z = (torch.cat(pair) for pair in zip((resid, z), beside, strict=True))
-        if z is not None and _sums(net, layer, tap, parts.out, ("head_out", "attn_out_pre", "attn_out")):
-            mid = added(resid, parts.out, z.flatten(2))
+        if z is not None and _sums(net, parts.out) and not any(tap.wants(site, layer) for site in BETWEEN):
+            mid = added(resid, parts.out, z.flatten(2), None if beside is None else beside.place(resid))
         else:
             attn_out = written(net, layer, z, tap, given)
             if g.parallel and g.mlp:
@@ -79,11 +96,14 @@ def block(
                 total = resid + attn_out + out if net.family.stream_first else out + attn_out + resid
                 return tap("resid_post", layer, total), after
             mid = _join(net, parts.post1, resid, attn_out)
+        if beside is not None:
+            mid = beside.joined(mid)
         if not g.mlp:
             return tap("resid_post", layer, mid), after
         mid = tap("resid_mid", layer, mid)
     post = None if "mlp_out" in given or parts.routed is not None else hidden(net, layer, mid, tap, given)
-    if post is not None and _sums(net, layer, tap, parts.mlp_out, ("mlp_out_pre", "mlp_out")):
+    unseen = not (tap.wants("mlp_out_pre", layer) or tap.wants("mlp_out", layer))
+    if post is not None and unseen and _sums(net, parts.mlp_out):
         return tap("resid_post", layer, added(mid, parts.mlp_out, post)), after  # type: ignore[arg-type]
     out = mlp(net, layer, mid, tap, given, post=post)
     return tap("resid_post", layer, _join(net, parts.post2, mid, out)), after
@@ -94,11 +114,15 @@ def _unseen(layer: int, tap: Tap, given: Mapping[str, Tensor]) -> bool:
     return not any(tap.wants(site, layer) or site in given for site in ("scores", "pattern"))
 
 
-def _sums(net: Net, layer: int, tap: Tap, module: nn.Module | None, sites: Sequence[str]) -> bool:
-    """Whether a sublayer's last product may sum onto the stream: nobody looks at what lies between."""
+def _sums(net: Net, module: nn.Module | None) -> bool:
+    """Whether a sublayer's last product may sum onto the stream, where nobody looks at what lies between."""
     g = net.geometry
-    plain = net.loose and g.skip and not (g.parallel or g.post_norm or g.stream_norm)
-    return plain and gives_fresh(module) and not any(tap.wants(site, layer) for site in sites)
+    return net.loose and g.skip and not (g.parallel or g.post_norm or g.stream_norm) and gives_fresh(module)
+
+
+def joins_mid(net: Net, layer: int) -> bool:
+    """Whether a change of z may be added to resid_mid by a product of its own."""
+    return net.geometry.mlp and _sums(net, net.layers[layer].out)
 
 
 def _join(net: Net, norm: Norm, resid: Tensor, out: Tensor) -> Tensor:
@@ -111,29 +135,62 @@ def mixed(
     net: Net,
     layer: int,
     resid: Float[Tensor, "batch pos d_model"],
-    grid: Grid,
+    grid: Columns,
     tap: Tap,
-    prefix: KeyValue | None,
+    prefix: Prefix,
     given: Mapping[str, Tensor],
-    tail: Grid | None,
+    tail: Columns | None,
     normed: Tensor | None = None,
-) -> tuple[Float[Tensor, "batch kept head d_head"] | None, KeyValue | None]:
+) -> tuple[Float[Tensor, "rows kept head d_head"] | None, KeyValue | None]:
     """resid_pre to z; None where `attn_out` is given. `normed` is the residual after ln1, where it is known."""
     if "attn_out" in given:
         return None, None
     z, after = given.get("z"), None
     if z is None:
         q, k, v = _queries_keys_values(net, layer, resid, grid, tap, given, tail, normed)
-        after, here = (k, v), tail or grid
-        if prefix is not None:
-            k, v = (with_prefix(before, own) for before, own in zip(prefix, after, strict=True))
-        if net.loose and _unseen(layer, tap, given) and fits_attention(net, layer, q, here):
-            z = one_attention(net, layer, q, k, v, here)
+        here = tail or grid
+        if isinstance(here, Ragged):
+            z = _mixed_by_grid(net, layer, (q, k, v), here, grid, prefix)  # type: ignore[arg-type]
         else:
-            k, v = (per_query_head(t, net.geometry.group) for t in (k, v))
-            z = torch.matmul(attend(net, layer, q, k, here, tap, given), v)
-        z = z.transpose(1, 2)
+            q, k, v = (t.transpose(1, 2) for t in (q, k, v))
+            after = (k, v)
+            z = _values_read(net, layer, q, after, here, prefix, tap, given).transpose(1, 2)  # type: ignore[arg-type]
     return tap("z", layer, z), after
+
+
+def _mixed_by_grid(
+    net: Net,
+    layer: int,
+    qkv: tuple[Tensor, Tensor, Tensor],
+    here: Ragged,
+    grid: Ragged,
+    prefix: Sequence[KeyValue | None],
+) -> Float[Tensor, "token 1 head d_head"]:
+    """The values that queries of rows of different lengths read."""
+    each = zip(here.grids, here.parted(qkv[0]), grid.parted(qkv[1]), grid.parted(qkv[2]), prefix, strict=True)
+    mixed = []
+    for own, *of_grid, before in each:
+        q, k, v = (t.transpose(1, 2) for t in of_grid)
+        mixed.append(_values_read(net, layer, q, (k, v), own, before, NO_TAP, NO_TENSORS).transpose(1, 2))
+    return end_to_end(mixed)
+
+
+def _values_read(
+    net: Net,
+    layer: int,
+    q: Tensor,
+    own: KeyValue,
+    grid: Grid,
+    prefix: KeyValue | None,
+    tap: Tap,
+    given: Mapping[str, Tensor],
+) -> Float[Tensor, "batch head query d_head"]:
+    """Attention of a grid's queries over the held columns and those before them."""
+    k, v = own if prefix is None else (with_prefix(b, o) for b, o in zip(prefix, own, strict=True))
+    if net.loose and _unseen(layer, tap, given) and fits_attention(net, layer, q, grid):
+        return one_attention(net, layer, q, k, v, grid)
+    k, v = (per_query_head(t, net.geometry.group) for t in (k, v))
+    return torch.matmul(attend(net, layer, q, k, grid, tap, given), v)
 
 
 def written(
@@ -155,13 +212,13 @@ def _queries_keys_values(
     net: Net,
     layer: int,
     resid: Tensor,
-    grid: Grid,
+    grid: Columns,
     tap: Tap,
     given: Mapping[str, Tensor],
-    tail: Grid | None,
+    tail: Columns | None,
     normed: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Queries `[batch, head, query, d_head]`, keys and values `[batch, kv_head, pos, d_head]` as attention reads them.
+    """Queries `[batch, query, head, d_head]`, keys and values `[batch, pos, kv_head, d_head]` as attention reads them.
 
     What `given` holds is not computed again; `q` may be given at the held columns or at the tail's.
     """
@@ -187,22 +244,22 @@ def _queries_keys_values(
     if need_q or "q" in given:
         here = tail or grid
         assert q is not None
-        if tail is not None and q.shape[1] != tail.held.columns.shape[-1]:
+        if tail is not None and not tail.fits(q):
             q = tail.narrow(q)
         q = here.rotate(head_norm(net, layer, tap("q", layer, q), "q", tap), layer)
     else:
         q = given.get("q_rot", v)
     q = tap("q_rot", layer, q) if not {"scores", "pattern"} & set(given) else q
-    return q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
+    return q, k, v
 
 
 def project(
     net: Net,
     layer: int,
     x: Float[Tensor, "batch pos d_model"],
-    grid: Grid,
+    grid: Columns,
     call: Call = heard,
-    tail: Grid | None = None,
+    tail: Columns | None = None,
 ) -> dict[str, Tensor]:
     """q `[batch, pos, head, d_head]`, k and v `[batch, pos, kv_head, d_head]` as the projections give them.
 
@@ -328,7 +385,7 @@ def _unread(tap: Tap, site: str, layer: int, edited: Tensor, hidden: Tensor, fil
 
 
 def _through_inputs(
-    net: Net, layer: int, resid: Tensor, fresh: dict[str, Tensor], grid: Grid, tap: Tap
+    net: Net, layer: int, resid: Tensor, fresh: dict[str, Tensor], grid: Columns, tap: Tap
 ) -> dict[str, Tensor]:
     """Let the tap see the residual as each head reads it; add the difference an edit makes to q, k or v."""
     changed = dict(fresh)
@@ -347,7 +404,12 @@ def _through_inputs(
 
 
 def project_heads(
-    net: Net, layer: int, inputs: Float[Tensor, "batch pos heads d_model"], which: str, grid: Grid, call: Call = heard
+    net: Net,
+    layer: int,
+    inputs: Float[Tensor, "batch pos heads d_model"],
+    which: str,
+    grid: Columns,
+    call: Call = heard,
 ) -> Float[Tensor, "batch pos heads d_head"]:
     """q, k or v of each head from a residual of its own."""
     each = []

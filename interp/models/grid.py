@@ -44,6 +44,10 @@ class Grid:
         """This tail's columns of a tensor that holds all columns from `offset` on."""
         return Held(self.held.prompts, self.held.columns - self.offset, False).take(x)
 
+    def fits(self, x: Float[Tensor, "batch pos *rest"]) -> bool:
+        """Whether a tensor holds these columns."""
+        return x.shape[1] == self.held.columns.shape[-1]
+
     @property
     def prompts(self) -> Prompts:
         return self.held.prompts
@@ -112,7 +116,10 @@ class Grid:
 
     def rotate(self, x: Float[Tensor, "batch pos head d_head"], layer: int) -> Float[Tensor, "batch pos head d_head"]:
         """Rotary embedding of a layer's queries or keys at the held tokens; the identity where there is none."""
-        angles = self.angles(layer)
+        return self.turned(x, self.angles(layer))
+
+    def turned(self, x: Float[Tensor, "batch pos head d_head"], angles: tuple[Tensor, Tensor] | None) -> Tensor:
+        """The rotary embedding by these angles; the identity where there are none."""
         if angles is None:
             return x
         family, dtype = self.net.family, x.dtype

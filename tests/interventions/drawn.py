@@ -147,11 +147,15 @@ def cases(draw: st.DrawFn, kinds: tuple[str, ...] = KINDS) -> Case:
     drawn = tuple(
         tuple(draw(_edit(source)) for _ in range(draw(st.integers(1, 3)))) for _ in range(draw(st.integers(1, 5)))
     )
+    late = draw(
+        st.one_of(st.just(()), st.permutations((1, 2, 3)))
+    )  # one token each, counted from the end: they start apart
+    drawn += tuple((draw(_edit(source, -back)),) for back in late if back <= short)
     return Case(model, Reader(model.net, task, metric, side, reference), drawn, scale)  # type: ignore[arg-type]
 
 
 @st.composite
-def _edit(draw: st.DrawFn, source: Source) -> Edit:
+def _edit(draw: st.DrawFn, source: Source, only: int | None = None) -> Edit:
     g = source.model.geometry
     site = draw(st.sampled_from([s for s in sites_of(g) if s.name not in ("logits", "logits_pre_cap")]))
     layer = draw(st.integers(0, g.layers - 1)) if site.in_block else None
@@ -168,7 +172,9 @@ def _edit(draw: st.DrawFn, source: Source) -> Edit:
             )
     shortest = int(source.base.lengths.min())
     place = st.one_of(st.integers(-shortest, shortest - 1), st.sampled_from(LABELS))
-    if draw(st.sampled_from([True, True, False])):
+    if only is not None:
+        parts["pos"] = only
+    elif draw(st.sampled_from([True, True, False])):
         parts["pos"] = draw(st.lists(place, min_size=1, max_size=2))
     if "key" in site.axes and draw(st.booleans()):
         parts["key"] = draw(place)
@@ -184,7 +190,7 @@ def _change(draw: st.DrawFn, source: Source, address: str, parts: dict[str, Any]
         kinds = ["scale", "mean", "mean by position", "patch", "self", "resample", "freeze"]
     if "head" not in site.axes and "kv_head" not in site.axes and "d_model" not in site.axes:
         kinds = [k for k in kinds if k not in ("project_out", "patch a basis")]
-    if not all(isinstance(p, str) for p in parts.get("pos", [0])):
+    if not all(isinstance(p, str) for p in _listed(parts.get("pos", 0))):
         kinds = [k for k in kinds if k != "mean by label"]
     if "key" in site.axes:  # keys are tokens: averaged by position only, and no basis spans them
         kinds = [k for k in kinds if k not in ("mean", "mean by label", "patch a basis", "project_out", "add")]
@@ -218,6 +224,10 @@ def _change(draw: st.DrawFn, source: Source, address: str, parts: dict[str, Any]
     if kind == "function":
         return edits.function(address, _bent, row_wise=True, position_wise=True, **parts)
     return edits.function(address, _mixed, **parts)
+
+
+def _listed(places: Any) -> list[Any]:
+    return places if isinstance(places, list) else [places]
 
 
 def _part(x: Tensor, axes: tuple[str, ...], parts: dict[str, Any]) -> Tensor:

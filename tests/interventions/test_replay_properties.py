@@ -43,28 +43,31 @@ def compare(case: Case, prefix: bool, pack: int | None, seen: Counter[str]) -> N
     seen.update(
         {"bitwise" if bitwise else "close": replayed, "idle": len(planned_way.idle), "plain": len(planned_way.plain)}
     )
-    seen["late"] += sum(p.first > 0 for p in planned_way.passes)
+    seen["late"] += sum(i.first > 0 for p in planned_way.passes for i in p.items)
+    seen["ragged"] += sum(len(p.firsts) > 1 for p in planned_way.passes)
     seen["packed"] += sum(len(p.items) > 1 for p in planned_way.passes)
     seen["moved"] += int(((plain - plain.mean(0)).abs() > 1e-4).any())
 
 
 @contextmanager
-def overhead(tokens: int) -> Iterator[None]:
-    """Passes merged where that saves this many tokens; 0 keeps every first column to itself."""
-    before, plan.PASS_OVERHEAD = plan.PASS_OVERHEAD, tokens
+def overhead(tokens: float) -> Iterator[None]:
+    """First columns made one where that saves this many tokens; 0 keeps every one to itself."""
+    before = plan.PASS_OVERHEAD, plan.SEGMENT_OVERHEAD
+    plan.PASS_OVERHEAD, plan.SEGMENT_OVERHEAD = tokens, tokens * 1e5
     try:
         yield
     finally:
-        plan.PASS_OVERHEAD = before
+        plan.PASS_OVERHEAD, plan.SEGMENT_OVERHEAD = before
 
 
 def check(draws: int, seeded: bool, kinds: tuple[str, ...] = KINDS) -> Counter[str]:
     """So many draws of each kind; what was seen."""
     seen: Counter[str] = Counter()
     for number, kind in enumerate(kinds):
+        mostly, seldom = st.sampled_from([True, True, False]), st.sampled_from([False, False, True])
 
-        @given(cases((kind,)), st.booleans(), st.sampled_from([None, 1, 2, 3]), st.booleans(), st.sampled_from([0, 48]))
-        def equal(case: Case, prefix: bool, pack: int | None, alone: bool, merge: int) -> None:
+        @given(cases((kind,)), mostly, st.sampled_from([None, None, 1, 2, 3]), seldom, st.sampled_from([0.0, 48.0]))
+        def equal(case: Case, prefix: bool, pack: int | None, alone: bool, merge: float) -> None:
             with overhead(merge):
                 compare(case, False if alone else prefix, 1 if alone else pack, seen)
 
@@ -76,7 +79,7 @@ def check(draws: int, seeded: bool, kinds: tuple[str, ...] = KINDS) -> Counter[s
 
 
 def _both_classes(seen: Counter[str], least: int) -> None:
-    for what in ("bitwise", "close", "idle", "plain", "late", "packed", "moved"):
+    for what in ("bitwise", "close", "idle", "plain", "late", "ragged", "packed", "moved"):
         assert seen[what] >= least, f"only {seen[what]} draws were {what}: {dict(seen)}"
 
 

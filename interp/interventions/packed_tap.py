@@ -1,0 +1,102 @@
+"""Edits in a packed pass: each intervention's are made in its own rows of a tensor that holds many.
+
+PackedTap   interventions that hold the same columns: `[intervention·prompt, pos, …]`
+RaggedTap   several such, their tokens one after the other: `[token, 1, …]`
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from torch import Tensor
+
+from interp.hooks.context import EditContext, Held
+from interp.hooks.edits import Edit
+from interp.hooks.sites import SITES
+from interp.interventions.base import Base
+from interp.interventions.entry import BEFORE_QUERIES
+
+if TYPE_CHECKING:
+    from interp.interventions.plan import Item
+
+OWN = frozenset(("resid_pre", "z"))
+"""Sites whose tensor, of several interventions, is the pass's own memory: edits are made in place."""
+
+
+class PackedTap:
+    """Applies each intervention's edits to its own rows of a packed tensor.
+
+    A tensor may hold fewer interventions than `set_rows` named: the first ones, before others join them.
+    """
+
+    def __init__(self, base: Base, held: Held, tail: Held | None) -> None:
+        self.base, self.held, self.tail = base, held, tail
+        self._by_place: dict[tuple[str, int | None], list[tuple[int, Edit]]] = {}
+
+    def set_rows(self, items: Sequence[Item]) -> None:
+        """Say which interventions the rows of the coming tensors belong to."""
+        self._by_place = {}
+        for slot, item in enumerate(items):
+            for address, edit in item.edits:
+                self._by_place.setdefault((address.site, address.layer), []).append((slot, edit))
+
+    def wants(self, site: str, layer: int | None) -> bool:
+        return (site, layer) in self._by_place
+
+    def __call__(self, site: str, layer: int | None, x: Tensor) -> Tensor:
+        todo = self._by_place.get((site, layer))
+        if not todo:
+            return x
+        count = len(x) // len(self.base.prompts)
+        if count == 1:  # the plain run's own way, to the bit
+            for slot, edit in todo:
+                x = edit.apply(x, self.context(site, layer, edit)) if slot == 0 else x
+            return x
+        if site not in OWN and any(slot < count for slot, _ in todo):
+            x = x.clone()
+        self.edit(site, layer, x)
+        return x
+
+    def edit(self, site: str, layer: int | None, x: Tensor) -> None:
+        """Make the edits in the tensor itself."""
+        rows = len(self.base.prompts)
+        for slot, edit in self._by_place.get((site, layer), ()):
+            if slot * rows < len(x):
+                edit.apply_to(x[slot * rows : (slot + 1) * rows], self.context(site, layer, edit))
+
+    def context(self, site: str, layer: int | None, edit: Edit) -> EditContext:
+        """What an edit may ask of the columns that the site's tensor holds."""
+        base, held = self.base.run if edit.needs_base else None, self.held_at(site, layer)
+        return EditContext(SITES[site], layer, self.base.net.geometry, held, edit.selection, base)
+
+    def held_at(self, site: str, layer: int | None) -> Held:
+        """The columns a site's tensor holds: in the last block, from the queries on, only the metric's."""
+        last = self.base.net.geometry.layers - 1
+        if self.tail is None or (layer is not None and (layer < last or site in BEFORE_QUERIES)):
+            return self.held
+        return self.held if site in ("embed", "pos_embed") else self.tail
+
+
+class RaggedTap:
+    """Leads to the tap of each segment; `counts` says how many interventions each holds, now and once all joined."""
+
+    def __init__(self, taps: Sequence[PackedTap], *counts: Sequence[int]) -> None:
+        self.taps, self.counts = taps, counts
+
+    def wants(self, site: str, layer: int | None) -> bool:
+        return any(tap.wants(site, layer) for tap in self.taps)
+
+    def __call__(self, site: str, layer: int | None, x: Tensor) -> Tensor:
+        if not self.wants(site, layer):
+            return x
+        rows = len(self.taps[0].base.prompts)
+        columns = [tap.held_at(site, layer).columns.shape[-1] for tap in self.taps]
+        x = x if site in OWN else x.clone()
+        for counts in self.counts:
+            tokens = [n * rows * c for n, c in zip(counts, columns, strict=True)]
+            if sum(tokens) == len(x):
+                for tap, part, c in zip(self.taps, x.split(tokens), columns, strict=True):
+                    tap.edit(site, layer, part.view(-1, c, *part.shape[2:]))
+                return x
+        raise ValueError(f"{site} of layer {layer} holds {len(x)} tokens, which are no interventions' columns")

@@ -1,0 +1,146 @@
+"""Interventions of a pass that hold the same columns: from one column on, and after the last mixing the metric's."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from interp.hooks.context import EditContext, Held
+from interp.hooks.edits import Edit
+from interp.hooks.sites import SITES
+from interp.interventions.base import Base
+from interp.interventions.entry import Entry
+from interp.interventions.packed_tap import PackedTap
+from interp.interventions.reading import Reader
+from interp.models.block import BETWEEN, joins_mid
+from interp.models.forward import embed
+from interp.models.grid import Grid
+from interp.models.net import Net
+from interp.models.parts import matrix
+
+if TYPE_CHECKING:
+    from interp.interventions.plan import Item
+
+
+class Segment:
+    """Columns from `first` on: their grids, the base run's tensors there, and the edits of who stands on them."""
+
+    def __init__(self, base: Base, net: Net, reader: Reader, first: int, prefix: bool) -> None:
+        self.base, self.net, self.first = base, net, first
+        columns = torch.arange(first, base.prompts.width, device=base.prompts.device)
+        self.held = Held(base.prompts, columns, first == 0, start=first)
+        read = reader.columns if prefix else None
+        narrow = read is not None and read.shape[-1] < len(columns)
+        self.tail = Held(base.prompts, read.clamp(min=first), False) if narrow and read is not None else None
+        self.prefix = base.prefix(first)
+        self.tap = PackedTap(base, self.held, self.tail)
+        self._grids: dict[tuple[int, bool], Grid] = {}
+
+    def grid(self, packed: int, tail: bool = False) -> Grid:
+        """Where `packed` copies of the prompts stand; with `tail`, at the metric's columns where those are fewer."""
+        tail = tail and self.tail is not None
+        held = self.tail if tail else self.held
+        assert held is not None
+        packed = packed if self.base.prompts.padded or held.columns.ndim == 2 else 1
+        if (packed, tail) not in self._grids:
+            if self.base.prompts.padded:
+                columns = held.columns if held.columns.ndim == 1 else held.columns.repeat(packed, 1)
+                held = Held(self.base.prompts.repeat(packed), columns, held.whole)
+            elif held.columns.ndim == 2:
+                held = Held(self.base.prompts.repeat(packed), held.columns.repeat(packed, 1), held.whole)
+            self._grids[packed, tail] = Grid(self.net, held, self.net.dtype, self.first)
+        return self._grids[packed, tail]
+
+    def columns(self, tail: bool = False) -> int:
+        """How many columns each row holds."""
+        held = self.tail if tail and self.tail is not None else self.held
+        return held.columns.shape[-1]
+
+    def expanded(self, full: Tensor, packed: int, axis: int = 1, tail: bool = False) -> Tensor:
+        """A base tensor's held columns, once for every intervention."""
+        held = self.tail if tail and self.tail is not None else self.held
+        part = held.take(full, axis)
+        if packed > 1:
+            return part.repeat(packed, *(1,) * (part.ndim - 1))
+        return part if held.whole else part.contiguous()
+
+    def before_block(self, entry: Entry, group: Sequence[Item]) -> Tensor:
+        """The residual with which interventions enter a block that they run whole."""
+        if entry.site != "resid_post":
+            return self.expanded(self.base.at("resid_pre", entry.layer), len(group))
+        resid = self.expanded(self.base.at("resid_post", entry.layer - 1), len(group))
+        self.tap.set_rows(group)
+        return self.tap("resid_post", entry.layer - 1, resid)
+
+    def outside(self, entry: Entry, group: Sequence[Item]) -> Tensor:
+        """The residual of interventions that enter below the blocks, or above them."""
+        base, layers, packed = self.base, self.net.geometry.layers, len(group)
+        self.tap.set_rows(group)
+        if entry.layer == -1:
+            return embed(self.net, self.expanded(base.prompts.tokens, packed), self.grid(packed), self.tap)
+        if entry.site == "resid_post":
+            resid = self._to_tail(self.expanded(base.at("resid_post", layers - 1), packed), packed)
+            return self.tap("resid_post", layers - 1, resid)
+        return self._to_tail(self.expanded(base.final, packed), packed)
+
+    def mid(self, layer: int, group: Sequence[Item]) -> Float[Tensor, "rows kept d_model"]:
+        """resid_mid of interventions that edit z."""
+        last, base = layer == self.net.geometry.layers - 1, self.base
+        out = base.final.new_empty(len(group) * len(base.prompts), self.columns(last), base.final.shape[-1])
+        self.write_mid(layer, group, out)
+        return out
+
+    def write_mid(self, layer: int, group: Sequence[Item], into: Float[Tensor, "rows kept d_model"]) -> None:
+        """The same, into memory: the base run's, and what the change of z adds to it."""
+        base, rows, last = self.base, len(self.base.prompts), layer == self.net.geometry.layers - 1
+        held = self.tail if last and self.tail is not None else self.held
+        into.view(-1, rows, *into.shape[1:]).copy_(held.take(base.at("resid_mid", layer)))
+        z, weight = held.take(base.at("z", layer)), matrix(self.net.layers[layer].out)
+        for slot, item in enumerate(group):
+            edit = z_edit(item, self.net)
+            assert edit is not None
+            ctx = self.tap.context("z", layer, edit)
+            part = ctx.pick(z)
+            change = edit.new_part(part, ctx) - part
+            into[slot * rows : (slot + 1) * rows].view(-1, into.shape[-1]).addmm_(
+                change.view(-1, change.shape[-2] * change.shape[-1]), _rows_of(weight, ctx)
+            )
+
+    def _to_tail(self, resid: Tensor, packed: int) -> Tensor:
+        """Only the metric's columns of a residual that holds the segment's columns."""
+        return resid if self.tail is None else self.grid(packed, tail=True).narrow(resid)
+
+
+def z_edit(item: Item, net: Net) -> Edit | None:
+    """The edit of z of an intervention that may enter a block at resid_mid, by what z adds to it; None where not.
+
+    `net` is the one that passes run on: only where it may round is the sum made in another order.
+    """
+    entry = item.entry
+    if entry is None or entry.given != ("z",) or not joins_mid(net, entry.layer):
+        return None
+    here = [(address.site, edit) for address, edit in item.edits if address.layer == entry.layer]
+    alone = sum(site == "z" for site, _ in here) == 1 and not any(site in BETWEEN for site, _ in here)
+    return next(edit for site, edit in here if site == "z") if alone else None
+
+
+def heads_added(item: Item, net: Net) -> int | None:
+    """How many heads' change of z is added to resid_mid; None where an intervention does not enter so."""
+    edit = z_edit(item, net)
+    if edit is None:
+        return None
+    units = edit.selection.units(SITES["z"], net.geometry)
+    return len(units[0][1]) if units else net.geometry.heads
+
+
+def _rows_of(weight: Float[Tensor, "z d_model"], ctx: EditContext) -> Float[Tensor, "part d_model"]:
+    """The output weights of the edited heads."""
+    heads = weight.view(ctx.geometry.heads, ctx.geometry.d_head, -1)
+    for _, index in ctx.units:
+        one = len(index) == 1
+        heads = heads.narrow(0, index[0], 1) if one else heads[list(index)]
+    return heads.flatten(0, 1)

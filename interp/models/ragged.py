@@ -1,0 +1,76 @@
+"""Rows of different lengths in one pass: their tokens one after the other, as `[token, 1, …]`.
+
+What a block does token by token (norms, projections, MLP) then runs over all of them at once, in large products;
+only the mixing of positions is done grid by grid.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from interp.models.grid import Grid
+
+
+def end_to_end(parts: Sequence[Tensor]) -> Tensor:
+    """The tokens of several `[batch, pos, …]` one after the other, `[token, 1, …]`; new memory."""
+    return torch.cat([x.flatten(0, 1) for x in parts]).unsqueeze(1)
+
+
+@dataclass(frozen=True, eq=False)
+class Ragged:
+    """Grids side by side, and how many rows stand on each. It answers a block as a single grid does."""
+
+    grids: tuple[Grid, ...]
+    rows: tuple[int, ...]
+    _angles: dict[str | None, tuple[Tensor, Tensor] | None] = field(default_factory=dict)
+
+    @property
+    def tokens(self) -> list[int]:
+        """How many tokens stand on each grid."""
+        return [n * g.held.columns.shape[-1] for g, n in zip(self.grids, self.rows, strict=True)]
+
+    def fits(self, x: Tensor) -> bool:
+        """Whether a tensor holds these columns."""
+        return x.shape[0] == sum(self.tokens)
+
+    def parted(self, x: Tensor) -> list[Tensor]:
+        """The part of each grid, `[batch, pos, …]`; views."""
+        parts = x.split(self.tokens)
+        return [p.view(n, -1, *p.shape[2:]) for p, n in zip(parts, self.rows, strict=True)]
+
+    def narrow(self, x: Tensor) -> Tensor:
+        """These grids' columns of a tensor that holds all columns from each grid's `offset` on."""
+        held = [g.prompts.width - g.offset for g in self.grids]
+        parts = x.split([n * columns for n, columns in zip(self.rows, held, strict=True)])
+        views = [p.view(n, -1, *p.shape[2:]) for p, n in zip(parts, self.rows, strict=True)]
+        return end_to_end([g.narrow(p) for g, p in zip(self.grids, views, strict=True)])
+
+    def spread(self, of_grids: Sequence[Tensor]) -> Tensor:
+        """What each grid says of its tokens, for every row."""
+        pairs = zip(of_grids, self.rows, strict=True)
+        return end_to_end([x.expand(n, *x.shape[1:]) if len(x) == 1 else x for x, n in pairs])
+
+    @property
+    def learned(self) -> Float[Tensor, "token 1 d_model"]:
+        """Learned embeddings of the tokens' positions."""
+        return self.spread([g.learned for g in self.grids])
+
+    def rotate(self, x: Float[Tensor, "token 1 head d_head"], layer: int) -> Float[Tensor, "token 1 head d_head"]:
+        """Rotary embedding of a layer's queries or keys; the identity where there is none."""
+        first = self.grids[0]
+        kind = first.net.layers[layer].rotary_kind
+        if kind not in self._angles:
+            each = [g.angles(layer) for g in self.grids]
+            known = [a for a in each if a is not None]
+            cos, sin = ([a[i] for a in known] for i in (0, 1))
+            self._angles[kind] = (self.spread(cos), self.spread(sin)) if known else None
+        return first.turned(x, self._angles[kind])
+
+
+Columns = Grid | Ragged
+"""Where the tokens of a pass stand."""
