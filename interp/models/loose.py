@@ -50,20 +50,28 @@ IN_PLACE: dict[tuple[str, str], Callable[[Tensor], None]] = {
 """Activations by module and class, as something done to memory that is ours."""
 
 
-def activated(linear: nn.Module | None, act: object, x: Float[Tensor, "... d"]) -> Float[Tensor, "... d_mlp"] | None:
-    """act(linear(x)) for a plain linear map; None where the modules' own code has to run."""
-    kernel = IN_PLACE.get((type(act).__module__, type(act).__name__))
-    if kernel is None or torch.is_grad_enabled() or not gives_fresh(linear) or hooked([act]):  # type: ignore[list-item]
-        return None
-    assert linear is not None
+def fits_activated(linear: nn.Module | None, act: object) -> bool:
+    """Whether `activated` gives what a map and an activation do: no hook on them, no code of their own."""
+    known = (type(act).__module__, type(act).__name__) in IN_PLACE
+    return known and not torch.is_grad_enabled() and gives_fresh(linear) and not hooked([act])  # type: ignore[list-item]
+
+
+def activated(
+    linear: nn.Module, act: object, x: Float[Tensor, "... d"], times: Float[Tensor, "... d_mlp"] | None = None
+) -> Float[Tensor, "... d_mlp"]:
+    """act(linear(x)), times a gate's other half where there is one."""
+    kernel = IN_PLACE[type(act).__module__, type(act).__name__]
     flat, bias = x.reshape(-1, x.shape[-1]), linear.bias
     out, pieces = torch.mm(flat, matrix(linear)), 1
     if x.device.type == "cpu":
         pieces = max(1, out.numel() // PIECE)
-    for piece in out.chunk(pieces):
+    gates = [None] * pieces if times is None else times.reshape(out.shape).chunk(pieces)
+    for piece, gate in zip(out.chunk(pieces), gates, strict=False):
         if isinstance(bias, Tensor):
             piece.add_(bias)
         kernel(piece)
+        if gate is not None:
+            piece.mul_(gate)
     return out.view(*x.shape[:-1], -1)
 
 

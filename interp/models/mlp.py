@@ -17,7 +17,7 @@ from torch import Tensor
 from interp.hooks.taps import Tap
 from interp.models.activation import activate, gives_fresh
 from interp.models.again import heard, hooked, unheard
-from interp.models.loose import activated
+from interp.models.loose import activated, fits_activated
 from interp.models.net import Net
 from interp.models.reading import read_norm
 
@@ -82,10 +82,9 @@ def _activated(
         pre = given.get("mlp_pre", pre)
         return activate(parts.act, tap("mlp_pre", layer, pre)) * tap("mlp_up", layer, up)  # type: ignore[arg-type]
     unseen = "mlp_pre" not in given and not tap.wants("mlp_pre", layer)
-    if net.loose and unseen:
-        post = activated(parts.mlp_in, parts.act, x)
-        if post is not None:
-            return post if parts.mlp_up is None else post.mul_(tap("mlp_up", layer, parts.mlp_up(x)))
+    if net.loose and unseen and fits_activated(parts.mlp_in, parts.act):
+        up = None if parts.mlp_up is None else tap("mlp_up", layer, parts.mlp_up(x))
+        return activated(parts.mlp_in, parts.act, x, up)  # type: ignore[arg-type]
     pre = tap("mlp_pre", layer, given["mlp_pre"] if "mlp_pre" in given else parts.mlp_in(x))  # type: ignore[misc]
     post = activate(parts.act, pre, unseen and gives_fresh(parts.mlp_in))  # type: ignore[arg-type]
     return post if parts.mlp_up is None else post * tap("mlp_up", layer, parts.mlp_up(x))

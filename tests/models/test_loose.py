@@ -20,27 +20,27 @@ def drawn(*shape: int) -> torch.Tensor:
 @pytest.mark.parametrize("tokens", [2, 700])  # one piece, and several
 def test_activations_agree(name: str, bias: bool, tokens: int) -> None:
     x, act, linear = 4 * drawn(3, tokens, 16), ACT2FN[name], nn.Linear(16, 160, bias=bias)
-    before = x.clone()
+    before, up = x.clone(), drawn(3, tokens, 160)
     with torch.no_grad():
-        out = loose.activated(linear, act, x)
-        assert out is not None
-        torch.testing.assert_close(out, act(linear(x)), rtol=1e-6, atol=2e-6)
+        assert loose.fits_activated(linear, act)
+        torch.testing.assert_close(loose.activated(linear, act, x), act(linear(x)), rtol=1e-6, atol=2e-6)
+        torch.testing.assert_close(loose.activated(linear, act, x, up), act(linear(x)) * up, rtol=1e-6, atol=8e-6)
         far = loose.activated(linear, act, 1e4 * x)  # where σ and tanh are flat
         torch.testing.assert_close(far, act(linear(1e4 * x)), rtol=1e-5, atol=1e-2)
     assert torch.equal(x, before)
 
 
 def test_activations_step_back() -> None:
-    act, linear, x = type(ACT2FN["gelu_new"])(), nn.Linear(8, 16), drawn(2, 8)
-    assert loose.activated(linear, act, x) is None  # a graph may be wanted
+    act, linear = type(ACT2FN["gelu_new"])(), nn.Linear(8, 16)
+    assert not loose.fits_activated(linear, act)  # a graph may be wanted
     with torch.no_grad():
-        assert loose.activated(linear, nn.Softplus(), x) is None
+        assert not loose.fits_activated(linear, nn.Softplus())
         for module in (act, linear):
-            assert loose.activated(linear, act, x) is not None
+            assert loose.fits_activated(linear, act)
             handle = module.register_forward_hook(lambda *_: None)
-            assert loose.activated(linear, act, x) is None
+            assert not loose.fits_activated(linear, act)
             handle.remove()
-        assert loose.activated(nn.Sequential(linear), act, x) is None
+        assert not loose.fits_activated(nn.Sequential(linear), act)
 
 
 def test_norms_agree_and_step_back() -> None:
