@@ -1,10 +1,9 @@
 """The floor: what a plan's matrix products alone take on this machine, each timed at the shapes the plan runs it at.
 
 For every block that a pass walks: keys and values of all tokens it holds there, queries, scores and mixed values of
-those that go on, their output maps, one head's for each intervention on z that joins at the block, and the MLP maps
-of all. Products are timed with the model's own weights, layer after layer as a pass walks up: a plan of small passes
-is not held to the rate of large ones, nor one that reads a layer's weights once to the rate of weights that stay in
-the cache.
+those that go on, and the output and MLP maps of these and of the interventions that join at the block. Products are
+timed with the model's own weights, layer after layer as a pass walks up: a plan of small passes is not held to the
+rate of large ones, nor one that reads a layer's weights once to the rate of weights that stay in the cache.
 """
 
 from __future__ import annotations
@@ -16,7 +15,6 @@ from typing import TYPE_CHECKING, Literal, TypeVar
 
 from interp.interventions.base import runs_together
 from interp.interventions.cost import block_flops, mlp_in, mlp_out, out_projection, projections, reading_flops
-from interp.interventions.segment import heads_added
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -27,8 +25,8 @@ if TYPE_CHECKING:
     from interp.interventions.plan import Pass, Plan
 
 Size = TypeVar("Size")
-Kind = Literal["qkv", "kv", "q", "out", "head", "mlp"]
-KINDS: tuple[Kind, ...] = ("qkv", "kv", "q", "out", "head", "mlp")
+Kind = Literal["qkv", "kv", "q", "out", "mlp"]
+KINDS: tuple[Kind, ...] = ("qkv", "kv", "q", "out", "mlp")
 Work = tuple[Kind, int]
 """Products of a block, and over how many tokens."""
 Mixing = tuple[int, int]
@@ -79,7 +77,7 @@ def _add(plan: Plan, one: Pass, layer: int, work: Counter[Work], mixing: Counter
     """What one pass runs in one layer."""
     prompts, read, count = plan.reader.prompts, plan.reader.columns, len(plan.reader.prompts)
     narrow = layer == plan.model.geometry.layers - 1 and read is not None
-    tokens, entering, rows = 0, 0, Counter[int]()
+    tokens, joined, rows = 0, 0, Counter[int]()
     for item in one.items:
         entry, columns = item.entry, prompts.width - item.first
         kept = min(columns, read.shape[-1]) if narrow and read is not None else columns
@@ -88,13 +86,10 @@ def _add(plan: Plan, one: Pass, layer: int, work: Counter[Work], mixing: Counter
         if entry.layer < layer or not entry.given:
             tokens += count * columns
             rows[kept] += count
-        elif heads_added(item, plan.running) == 1:
-            work["head", count * kept] += 1
-            entering += count * kept
+        elif entry.given == ("z",):
+            joined += count * kept
         else:
-            raise NotImplementedError(
-                f"a floor is known for edits of whole blocks and of one head's z, not for {entry}"
-            )
+            raise NotImplementedError(f"a floor is known for edits of whole blocks and of z, not for {entry.given}")
     queries = sum(kept * n for kept, n in rows.items())
     if tokens and queries == tokens:
         work["qkv", tokens] += 1
@@ -103,10 +98,9 @@ def _add(plan: Plan, one: Pass, layer: int, work: Counter[Work], mixing: Counter
         work["q", queries] += 1
     for kept, n in rows.items():
         mixing[n, kept] += 1
-    if queries:
-        work["out", queries] += 1
-    if queries + entering:
-        work["mlp", queries + entering] += 1
+    if queries + joined:
+        work["out", queries + joined] += 1
+        work["mlp", queries + joined] += 1
 
 
 def product_seconds(plan: Plan, kind: Kind, tokens: int, rounds: int = 3) -> float:
@@ -161,8 +155,7 @@ def _weights(plan: Plan, layer: int) -> dict[Kind, list[Tensor]]:
         (qkv[:1], qkv[1:]) if len(qkv) == 3 else ([qkv[0][:, : g.heads * g.d_head]], [qkv[0][:, g.heads * g.d_head :]])
     )
     mlp = [matrix(m) for m in (parts.mlp_in, parts.mlp_up, parts.mlp_out) if m is not None]
-    out = matrix(parts.out)
-    return {"qkv": qkv, "q": q, "kv": kv, "out": [out], "head": [out[: g.d_head]], "mlp": mlp}
+    return {"qkv": qkv, "q": q, "kv": kv, "out": [matrix(parts.out)], "mlp": mlp}
 
 
 def whole_flops(plan: Plan) -> int:
@@ -180,7 +173,7 @@ def counted_flops(plan: Plan) -> int:
     q = 2 * g.d_model * g.d_head * g.heads
     each: dict[Kind, int] = {
         "qkv": projections(g), "q": q, "kv": projections(g) - q, "out": out_projection(g),
-        "head": out_projection(g) // g.heads, "mlp": mlp_in(g) + mlp_out(g),
+        "mlp": mlp_in(g) + mlp_out(g),
     }  # fmt: skip
     work, mixing = _work(plan)
     keys = plan.reader.prompts.width

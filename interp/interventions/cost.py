@@ -38,8 +38,8 @@ def block_flops(g: Geometry, tokens: int, queries: int, keys: int) -> int:
     return tokens * kv + queries * rest
 
 
-def entry_flops(g: Geometry, entry: Entry, tokens: int, queries: int, keys: int, heads: int | None = None) -> int:
-    """The rest of a block from where a pass enters it; where z is given, of so many `heads` (None: of all)."""
+def entry_flops(g: Geometry, entry: Entry, tokens: int, queries: int, keys: int) -> int:
+    """The rest of a block from where a pass enters it."""
     given = set(entry.given)
     if not given or given == {"mlp_out"}:
         full = block_flops(g, tokens, queries, keys)
@@ -48,8 +48,7 @@ def entry_flops(g: Geometry, entry: Entry, tokens: int, queries: int, keys: int,
     if entry.site in MLP_ORDER or "attn_out" in given:
         return queries * mlp
     attend = 0 if "z" in given else mixing(g, keys)
-    written = g.heads if heads is None else heads
-    return queries * (attend + out_projection(g) // g.heads * written + mlp)
+    return queries * (attend + out_projection(g) + mlp)
 
 
 def reading_flops(g: Geometry, rows: int, columns: int, answers: int | None) -> int:

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from typing import Any
 
 from jaxtyping import Bool
@@ -32,9 +31,7 @@ from interp.interventions.base import Base, base_run
 from interp.interventions.cost import block_flops, entry_flops, plain_flops, reading_flops
 from interp.interventions.entry import FINAL, Entry, entry_of
 from interp.interventions.reading import Reader
-from interp.interventions.segment import heads_added
 from interp.models.model import Model
-from interp.models.net import Net
 
 Intervention = tuple[Edit, ...]
 Maps = dict[tuple[Address, int, Selection], Tensor]
@@ -109,17 +106,12 @@ class Plan:
     passes: tuple[Pass, ...]
     notes: dict[str, Any] = field(default_factory=dict)
 
-    @cached_property
-    def running(self) -> Net:
-        """The model's parts as passes use them."""
-        return replace(self.base.net, loose=self.options.prefix)
-
     @property
     def flops(self) -> int:
         """Floating-point operations of the whole plan, matrix products only (the base run not counted)."""
         g, p = self.base.net.geometry, self.reader.prompts
         whole = plain_flops(g, len(p), p.width)
-        return len(self.plain) * whole + sum(pass_flops(one, self.reader, self.running) for one in self.passes)
+        return len(self.plain) * whole + sum(pass_flops(one, self.reader, g) for one in self.passes)
 
     def explain(self) -> Any:
         """A table of what is run and why: one row per pass, one for what is plain and one for what is idle."""
@@ -134,7 +126,7 @@ class Plan:
         for one in self.passes:
             layers = [i.entry.layer for i in one.items if i.entry]
             sites = sorted({i.entry.site for i in one.items if i.entry})
-            low, high, cost = one.firsts[0], one.firsts[-1], pass_flops(one, self.reader, self.running)
+            low, high, cost = one.firsts[0], one.firsts[-1], pass_flops(one, self.reader, g)
             rows.append({
                 "how": "replay", "interventions": len(one.items), "enter layers": f"{min(layers)}–{max(layers)}",
                 "enter sites": ", ".join(sites), "first column": low if low == high else f"{low}–{high}",
@@ -166,9 +158,8 @@ class Plan:
         return card("Plan", facts, self.explain(), most=20)
 
 
-def pass_flops(one: Pass, reader: Reader, net: Net) -> int:
-    """Floating-point operations of one pass on the model's parts."""
-    g = net.geometry
+def pass_flops(one: Pass, reader: Reader, g: Geometry) -> int:
+    """Floating-point operations of one pass."""
     rows, width = len(reader.prompts), reader.prompts.width
     columns = reader.columns
     total = 0
@@ -179,7 +170,7 @@ def pass_flops(one: Pass, reader: Reader, net: Net) -> int:
         for layer in range(max(0, item.entry.layer), g.layers):
             queries = kept if layer == g.layers - 1 else tokens
             if layer == item.entry.layer:
-                total += entry_flops(g, item.entry, tokens, queries, width, heads_added(item, net))
+                total += entry_flops(g, item.entry, tokens, queries, width)
             else:
                 total += block_flops(g, tokens, queries, width)
         answers = None
@@ -238,7 +229,7 @@ def needed(interventions: Iterable[Sequence[Address]], g: Geometry, options: Opt
                 lowest = 0
         for layer in {a.layer for a in edited if a.layer is not None}:
             entry = entry_of([a.site for a in edited if a.layer == layer], layer, g)
-            for site in entry.given if entry.given != ("z",) or g.parallel or not g.mlp else ("z", "resid_mid"):
+            for site in entry.given:
                 want[Address(site, layer)] = None
             want[Address("resid_pre", layer)] = None
     if options.prefix and g.causal:

@@ -12,7 +12,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from itertools import chain
 from typing import Any
 
 import torch
@@ -27,8 +26,8 @@ from interp.interventions.entry import BEFORE_QUERIES, Entry
 from interp.interventions.packed_tap import RaggedTap
 from interp.interventions.plan import Item, Pass, Plan
 from interp.interventions.reading import Reader
-from interp.interventions.segment import Segment, z_edit
-from interp.models.block import block
+from interp.interventions.segment import Segment
+from interp.models.block import Beside, block
 from interp.models.forward import final_norm, unembed
 from interp.models.ragged import Columns, Ragged, end_to_end
 from interp.registry import UserError
@@ -137,34 +136,6 @@ Rows = dict[int, list[Tensor]]
 """Residuals `[intervention·prompt, pos, d_model]` in their order, by the first column they hold."""
 
 
-class Joining:
-    """Interventions that join a block's rows at resid_mid, each after those of its segment."""
-
-    def __init__(self, layer: int, parts: Sequence[Standing], joining: Sequence[Standing], tail: bool) -> None:
-        self.layer, self.parts, self.joining, self.tail = layer, parts, joining, tail
-        self.one = len({segment.first for segment, _ in (*parts, *joining)}) == 1
-        self._all: Tensor | None = None
-
-    def place(self, resid: Float[Tensor, "rows kept d_model"]) -> Tensor | None:
-        """Memory for all rows of one segment, and in it the place of those already there."""
-        if not self.one:
-            return None
-        (segment, items), *_ = self.joining
-        more = len(items) * len(segment.base.prompts)
-        self._all = resid.new_empty(len(resid) + more, *resid.shape[1:])
-        return self._all[: len(resid)]
-
-    def joined(self, mid: Float[Tensor, "rows kept d_model"]) -> Float[Tensor, "all kept d_model"]:
-        """All rows: those already there, and what those that join have at resid_mid."""
-        if self._all is not None:
-            (segment, items), *_ = self.joining
-            segment.write_mid(self.layer, items, self._all[len(mid) :])
-            return self._all
-        rows = _parted(mid, self.parts, self.tail, self.one)
-        _join(rows, {s.first: [s.mid(self.layer, items)] for s, items in self.joining})
-        return _flat([t for first in sorted(rows) for t in rows[first]], self.one)
-
-
 class PassRun:
     """One pass: walks the layers with the rows of all segments side by side, and reads the metric."""
 
@@ -186,16 +157,14 @@ class PassRun:
                 if inside and not entry.given:  # they run the whole block, so together with the rows already in
                     _join(resid, {s.first: [s.before_block(entry, i)] for s, i in self._by_segment(group)})
                     order = order + group
-            joining = [i for _, group in groups for i in group if order and z_edit(i, self.net) is not None]
+            joining = [i for entry, group in groups if order and entry.given == ("z",) for i in group]
             if order and inside:
                 resid = self._block(layer, resid, order, joining=joining)
                 order = order + joining
             for entry, group in groups:
-                at_mid = [i for i in group if z_edit(i, self.net) is not None]
-                for apart in (at_mid, [i for i in group if i not in at_mid]):
-                    if apart and apart[0] not in joining and (not inside or entry.given):
-                        _join(resid, self._enter(entry, apart))
-                        order = order + apart
+                if (not inside or entry.given) and group[0] not in joining:
+                    _join(resid, self._enter(entry, group))
+                    order = order + group
         return self._read(resid, order)
 
     def _groups(self, layer: int) -> list[tuple[Entry, list[Item]]]:
@@ -216,9 +185,6 @@ class PassRun:
         if not 0 <= layer < self.net.geometry.layers:
             return {s.first: [s.outside(entry, items)] for s, items in parts}
         narrow, given = layer == self.net.geometry.layers - 1, {}
-        if z_edit(group[0], self.net) is not None:
-            mid = {s.first: [s.mid(layer, items)] for s, items in parts}
-            return self._block(layer, mid, group, {"resid_mid": _flat([*chain(*mid.values())], len(parts) == 1)})
         for site in entry.given:
             axis, cut = SITES[site].token_axis, narrow and site not in BEFORE_QUERIES
             full = self.base.at(site, layer)
@@ -234,20 +200,35 @@ class PassRun:
         given: Mapping[str, Tensor] = NO_TENSORS,
         joining: Sequence[Item] = (),
     ) -> Rows:
-        """One block: for the rows in it, and those that join them at resid_mid."""
+        """One block: for the rows in it, and those that join them at z."""
         parts, every = self._by_segment(order), self._by_segment([*order, *joining])
+        beside = self._beside(layer, parts, self._by_segment(joining)) if joining else None
         for segment, items in every:
             segment.tap.set_rows(items)
         tail = layer == self.net.geometry.layers - 1 and any(s.tail is not None for s, _ in every)
         prefix = [None if s.prefix is None else s.prefix[layer] for s, _ in parts]
         one = len(every) == 1
-        beside = Joining(layer, parts, self._by_segment(joining), tail) if joining else None
         out, _ = block(
             self.net, layer, _flat([t for s, _ in parts for t in resid[s.first]], one), _columns(parts, one),
             every[0][0].tap if one else _tap(parts, every), prefix=prefix[0] if one else prefix, given=given,
             tail=_columns(parts, one, tail) if tail else None, beside=beside,
         )  # fmt: skip
         return _parted(out, every, tail, one)
+
+    def _beside(self, layer: int, parts: Sequence[Standing], joining: Sequence[Standing]) -> Beside:
+        """Puts the rows of interventions that join at z after those of their segment."""
+        joined = [(s.first, s.at_z(layer, items)) for s, items in joining]
+        one, tail = len({s.first for s, _ in (*parts, *joining)}) == 1, layer == self.net.geometry.layers - 1
+
+        def put(resid: Tensor, z: Tensor) -> tuple[Tensor, Tensor]:
+            both = []
+            for which, x in enumerate((resid, z)):
+                rows = _parted(x, parts, tail, one)
+                _join(rows, {first: [pair[which]] for first, pair in joined})
+                both.append(_flat([t for first in sorted(rows) for t in rows[first]], one))
+            return both[0], both[1]
+
+        return put
 
     def _read(self, resid: Rows, order: Sequence[Item]) -> list[Tensor]:
         standing = self._by_segment(order)

@@ -6,21 +6,16 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import torch
-from jaxtyping import Float
 from torch import Tensor
 
-from interp.hooks.context import EditContext, Held
-from interp.hooks.edits import Edit
-from interp.hooks.sites import SITES
+from interp.hooks.context import Held
 from interp.interventions.base import Base
 from interp.interventions.entry import Entry
 from interp.interventions.packed_tap import PackedTap
 from interp.interventions.reading import Reader
-from interp.models.block import BETWEEN, joins_mid
 from interp.models.forward import embed
 from interp.models.grid import Grid
 from interp.models.net import Net
-from interp.models.parts import matrix
 
 if TYPE_CHECKING:
     from interp.interventions.plan import Item
@@ -87,60 +82,13 @@ class Segment:
             return self.tap("resid_post", layers - 1, resid)
         return self._to_tail(self.expanded(base.final, packed), packed)
 
-    def mid(self, layer: int, group: Sequence[Item]) -> Float[Tensor, "rows kept d_model"]:
-        """resid_mid of interventions that edit z."""
-        last, base = layer == self.net.geometry.layers - 1, self.base
-        out = base.final.new_empty(len(group) * len(base.prompts), self.columns(last), base.final.shape[-1])
-        self.write_mid(layer, group, out)
-        return out
-
-    def write_mid(self, layer: int, group: Sequence[Item], into: Float[Tensor, "rows kept d_model"]) -> None:
-        """The same, into memory: the base run's, and what the change of z adds to it."""
-        base, rows, last = self.base, len(self.base.prompts), layer == self.net.geometry.layers - 1
-        held = self.tail if last and self.tail is not None else self.held
-        into.view(-1, rows, *into.shape[1:]).copy_(held.take(base.at("resid_mid", layer)))
-        z, weight = held.take(base.at("z", layer)), matrix(self.net.layers[layer].out)
-        for slot, item in enumerate(group):
-            edit = z_edit(item, self.net)
-            assert edit is not None
-            ctx = self.tap.context("z", layer, edit)
-            part = ctx.pick(z)
-            change = edit.new_part(part, ctx) - part
-            into[slot * rows : (slot + 1) * rows].view(-1, into.shape[-1]).addmm_(
-                change.view(-1, change.shape[-2] * change.shape[-1]), _rows_of(weight, ctx)
-            )
+    def at_z(self, layer: int, group: Sequence[Item]) -> tuple[Tensor, Tensor]:
+        """Residual and edited z of interventions that join a block's other rows there."""
+        packed, last = len(group), layer == self.net.geometry.layers - 1
+        self.tap.set_rows(group)
+        z = self.tap("z", layer, self.expanded(self.base.at("z", layer), packed, tail=last))
+        return self.expanded(self.base.at("resid_pre", layer), packed, tail=last), z
 
     def _to_tail(self, resid: Tensor, packed: int) -> Tensor:
         """Only the metric's columns of a residual that holds the segment's columns."""
         return resid if self.tail is None else self.grid(packed, tail=True).narrow(resid)
-
-
-def z_edit(item: Item, net: Net) -> Edit | None:
-    """The edit of z of an intervention that may enter a block at resid_mid, by what z adds to it; None where not.
-
-    `net` is the one that passes run on: only where it may round is the sum made in another order.
-    """
-    entry = item.entry
-    if entry is None or entry.given != ("z",) or not joins_mid(net, entry.layer):
-        return None
-    here = [(address.site, edit) for address, edit in item.edits if address.layer == entry.layer]
-    alone = sum(site == "z" for site, _ in here) == 1 and not any(site in BETWEEN for site, _ in here)
-    return next(edit for site, edit in here if site == "z") if alone else None
-
-
-def heads_added(item: Item, net: Net) -> int | None:
-    """How many heads' change of z is added to resid_mid; None where an intervention does not enter so."""
-    edit = z_edit(item, net)
-    if edit is None:
-        return None
-    units = edit.selection.units(SITES["z"], net.geometry)
-    return len(units[0][1]) if units else net.geometry.heads
-
-
-def _rows_of(weight: Float[Tensor, "z d_model"], ctx: EditContext) -> Float[Tensor, "part d_model"]:
-    """The output weights of the edited heads."""
-    heads = weight.view(ctx.geometry.heads, ctx.geometry.d_head, -1)
-    for _, index in ctx.units:
-        one = len(index) == 1
-        heads = heads.narrow(0, index[0], 1) if one else heads[list(index)]
-    return heads.flatten(0, 1)

@@ -9,7 +9,7 @@ are all this one mechanism. Four arguments serve partial execution:
     prefix   keys and values of the columns before the held ones (from a base run), already rotated
     given    tensors to take as they are instead of computing them, by site: the block is entered there
     tail     a narrower grid: queries, and all that follows them, only at these columns
-    beside   further rows, which join the others at resid_mid
+    beside   puts residual and z of further rows beside those of the others: they join at z
 
 Derived sites (`q_input`, `head_out`, `*_scale`, `mlp_in` …) are computed only when the tap wants them; an edit
 there adds the difference it makes, which is exactly 0 for a no-op.
@@ -20,8 +20,7 @@ families (checked by `site_audit` and the tests).
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Protocol, runtime_checkable
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 from einops import rearrange
@@ -46,19 +45,8 @@ BETWEEN = ("head_out", "attn_out_pre", "attn_out")
 KeyValue = tuple[Tensor, Tensor]
 Prefix = KeyValue | Sequence[KeyValue | None] | None
 """Keys and values before the held columns; one of these for each of several grids."""
-
-
-@runtime_checkable
-class Beside(Protocol):
-    """Rows that join others at resid_mid."""
-
-    def place(self, resid: Float[Tensor, "rows kept d_model"]) -> Tensor | None:
-        """Where the others' resid_mid may be written, so that nothing has to be moved; None for new memory."""
-
-    def joined(self, mid: Float[Tensor, "rows kept d_model"]) -> Float[Tensor, "all kept d_model"]:
-        """All rows."""
-
-
+Beside = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
+"""Puts residual and z of further rows beside those of the others."""
 NO_TAP = NoTap()
 
 
@@ -87,8 +75,10 @@ def block(
         kept = given["attn_out"] if z is None else z
         if tail is not None and resid.shape[:2] != kept.shape[:2]:
             resid, normed = tail.narrow(resid), None if normed is None else tail.narrow(normed)
+        if beside is not None and z is not None:
+            resid, z = beside(resid, z)
         if z is not None and _sums(net, parts.out) and not any(tap.wants(site, layer) for site in BETWEEN):
-            mid = added(resid, parts.out, z.flatten(2), None if beside is None else beside.place(resid))
+            mid = added(resid, parts.out, z.flatten(2))
         else:
             attn_out = written(net, layer, z, tap, given)
             if g.parallel and g.mlp:
@@ -96,8 +86,6 @@ def block(
                 total = resid + attn_out + out if net.family.stream_first else out + attn_out + resid
                 return tap("resid_post", layer, total), after
             mid = _join(net, parts.post1, resid, attn_out)
-        if beside is not None:
-            mid = beside.joined(mid)
         if not g.mlp:
             return tap("resid_post", layer, mid), after
         mid = tap("resid_mid", layer, mid)
@@ -118,11 +106,6 @@ def _sums(net: Net, module: nn.Module | None) -> bool:
     """Whether a sublayer's last product may sum onto the stream, where nobody looks at what lies between."""
     g = net.geometry
     return net.loose and g.skip and not (g.parallel or g.post_norm or g.stream_norm) and gives_fresh(module)
-
-
-def joins_mid(net: Net, layer: int) -> bool:
-    """Whether a change of z may be added to resid_mid by a product of its own."""
-    return net.geometry.mlp and _sums(net, net.layers[layer].out)
 
 
 def _join(net: Net, norm: Norm, resid: Tensor, out: Tensor) -> Tensor:

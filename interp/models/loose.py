@@ -102,18 +102,13 @@ def turned(x: Float[Tensor, "... d"], cos: Float[Tensor, "... d"], sin: Float[Te
 
 
 def added(
-    stream: Float[Tensor, "batch pos d_model"],
-    module: nn.Module,
-    x: Float[Tensor, "batch pos d"],
-    into: Float[Tensor, "batch pos d_model"] | None = None,
+    stream: Float[Tensor, "batch pos d_model"], module: nn.Module, x: Float[Tensor, "batch pos d"]
 ) -> Float[Tensor, "batch pos d_model"]:
-    """The residual stream with a plain linear map of x added; new memory, or written `into` some."""
+    """The residual stream with a plain linear map of x added; new memory."""
     start, bias, wide = stream.reshape(-1, stream.shape[-1]), module.bias, x.reshape(-1, x.shape[-1])
-    out = torch.empty_like(start) if into is None else into.view(start.shape)
     if isinstance(bias, Tensor):
-        torch.add(start, bias, out=out)
-        return out.addmm_(wide, matrix(module)).view_as(stream)
-    return torch.addmm(start, wide, matrix(module), out=out).view_as(stream)
+        return (start + bias).addmm_(wide, matrix(module)).view_as(stream)
+    return torch.addmm(start, wide, matrix(module)).view_as(stream)
 
 
 def part_of(module: nn.Module, x: Float[Tensor, "... d"], outputs: slice) -> Float[Tensor, "... part"]:
