@@ -124,7 +124,9 @@ def test_batched_lengths_give_the_rows_of_one_by_one(kind: str, pad_side: str, a
     together = ablate(model, task(rows), "z", "head", ablation=ablation)
     for i, one in enumerate(rows):
         alone = ablate(model, task([one]), "z", "head", ablation=ablation)
-        scale = max(float((alone.clean - alone.corrupt).abs().max()), float(alone.values.std()))
+        # one prompt has no spread; where its sides agree too, what is left is the rounding of logits of their size
+        own = float((alone.clean - alone.corrupt).abs().max()), float(alone.values.abs().max()) / 8
+        scale = max(*own, float(alone.values.std()))
         assert float((together.values[:, i] - alone.values[:, 0]).abs().max()) <= 1e-5 * scale
 
 

@@ -107,7 +107,9 @@ def test_batched_lengths_give_the_rows_of_one_by_one(kind: str, pad_side: str, s
     for i, one in enumerate(rows):
         alone = patch(model, task([one]), sites, by)
         mine = together.values[[at[tuple(sorted(k.items()))] for k in alone.keys], i]
-        scale = max(float((alone.clean - alone.corrupt).abs().max()), float(alone.values.std()))
+        # one prompt has no spread; where its sides agree too, what is left is the rounding of logits of their size
+        own = float((alone.clean - alone.corrupt).abs().max()), float(alone.values.abs().max()) / 8
+        scale = max(*own, float(alone.values.std()))
         assert float((mine - alone.values[:, 0]).abs().max()) <= EXACT * scale
     if by == "position":  # the short prompt has no position 5
         last = [i for i, k in enumerate(together.keys) if k["pos"] == 5]

@@ -74,7 +74,10 @@ def test_an_audit_made_now_has_the_published_rows(kind: str, matrix: pd.DataFram
     then, key = matrix[matrix["model"] == kind], ["model", "setting", "rule", "site"]
     assert now["passed"].all()
     assert list(now[key].itertuples(index=False)) == list(then[key].itertuples(index=False))
-    assert now["n"].tolist() == then["n"].tolist()
+    counted = [
+        table["n"].fillna(0).astype(int).tolist() for table in (now, then)
+    ]  # a check through the bridge counts none
+    assert counted[0] == counted[1]
 
 
 def test_bad_settings_are_one_clear_line(tmp_path: Path) -> None:
