@@ -8,10 +8,11 @@ task, is found out where they are used.
 
 from __future__ import annotations
 
+import functools
 import os
 import sys
 import types
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Annotated, Any, Union, get_args, get_origin
 
 import pydantic
@@ -53,16 +54,30 @@ def existing(mark: NameOf) -> list[str]:
 
 def check_names(config: pydantic.BaseModel) -> None:
     """UserError for the first setting with a name that does not exist; models last, since the hub may be asked."""
-    marked = [(name, mark) for name, field in type(config).model_fields.items() if (mark := mark_of(field))]
-    for setting, mark in sorted(marked, key=lambda pair: pair[1].kind == "models"):
-        value = getattr(config, setting)
-        given = [value] if isinstance(value, str) else list(value or ())
+    marked = marked_settings(type(config))
+    for setting, mark in sorted(marked.items(), key=lambda pair: pair[1].kind == "models"):
         if mark.kind == "models":
             revision = getattr(config, f"{setting}_options", {}).get("revision")
-            for name in given:
+            for name in _listed(getattr(config, setting)):
                 find(name, revision if isinstance(revision, str) else None)
-        elif names := [name for name in given if not (mark.kind == "tasks" and _is_table(name))]:
-            _check(names, mark)
+        else:
+            check_setting(mark, getattr(config, setting))
+
+
+@functools.cache
+def marked_settings(kind: type[pydantic.BaseModel]) -> dict[str, NameOf]:
+    """The settings that hold names, and of what."""
+    return {name: mark for name, field in kind.model_fields.items() if (mark := mark_of(field))}
+
+
+def check_setting(mark: NameOf, value: str | Iterable[str] | None) -> None:
+    """UserError where a setting names something that does not exist (models are not looked for here)."""
+    if names := [name for name in _listed(value) if not (mark.kind == "tasks" and _is_table(name))]:
+        _check(names, mark)
+
+
+def _listed(value: str | Iterable[str] | None) -> list[str]:
+    return [value] if isinstance(value, str) else list(value or ())
 
 
 def _check(names: list[str], mark: NameOf) -> None:

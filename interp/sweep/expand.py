@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from interp.cells import EXPERIMENTS, Config, Experiment, cell_hash, named_files
-from interp.registry import UserError, unknown
+from interp.names import check_setting, marked_settings
+from interp.registry import NameOf, UserError, unknown
 from interp.results.store import cell_path
 from interp.sweep.positions import Located
 from interp.sweep.spec import Block, Exclusion, Preset, Resources, SweepFile, resources_of
@@ -60,7 +61,7 @@ class Expansion:
 
 def expand(sweep: SweepFile, found: Located, preset: Preset) -> Expansion:
     """Every cell of the file under this preset. Raises UserError with the line of what is wrong."""
-    files = Files()
+    files, names = Files(), Names(found)
     cells: dict[str, SweepCell] = {}
     kinds: list[Resources] = []
     left_out: Counter[int] = Counter()
@@ -88,6 +89,7 @@ def expand(sweep: SweepFile, found: Located, preset: Preset) -> Expansion:
             if cell.key in cells:
                 repeated += 1
                 continue
+            names.check(config, at, place)
             cells[cell.key] = cell
             shared[cell.key] = tuple(_held(config, name) for name in sweep.group.by)
     return Expansion(list(cells.values()), kinds, _summed(exclusions, left_out), repeated, shared)
@@ -164,6 +166,26 @@ def _checked(
         named = [k for k in values if f"setting {k} " in text or f"setting {k}." in text or f" {k!r}" in text]
         where = at[named[0]] if named else (*place, "preset") if preset and "preset" in text else place
         raise found.error(where, text) from None
+
+
+class Names:
+    """Metrics, tasks, sites and methods that settings name, each looked for once; models only where cells run."""
+
+    def __init__(self, found: Located) -> None:
+        self.found = found
+        self._seen: set[tuple[NameOf, object]] = set()
+
+    def check(self, config: Config, at: Mapping[str, tuple[str | int, ...]], place: tuple[str | int, ...]) -> None:
+        """UserError, with the line, where one does not exist."""
+        for setting, mark in marked_settings(type(config)).items():
+            value = getattr(config, setting)
+            if mark.kind == "models" or (mark, value) in self._seen:
+                continue
+            try:
+                check_setting(mark, value)
+            except UserError as e:
+                raise self.found.error(at.get(setting, place), str(e)) from None
+            self._seen.add((mark, value))
 
 
 def _held(config: Config, name: str) -> Any:

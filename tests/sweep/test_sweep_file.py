@@ -54,6 +54,18 @@ SETTINGS = {
         "cells:\n  - experiment: [probe, prob]\n",
         r"line 2: unknown experiment 'prob'; did you mean probe\?",
     ),
+    "unknown metric": (
+        "cells:\n  - experiment: activation_patching\n    grid:\n      metric:\n        - logit_dif\n",
+        r"line 5: unknown metric 'logit_dif'; did you mean logit_diff or logit",
+    ),
+    "unknown site": (
+        "cells:\n  - experiment: activation_patching\n    set:\n      sites: [z, L1.zz]\n",
+        r"line 4: unknown site 'zz'; did you mean z\?",
+    ),
+    "no such file of pairs": (
+        "defaults:\n  task: nowhere.csv\ncells:\n  - experiment: activation_patching\n",
+        r"line 2: no such file: nowhere.csv",
+    ),
     "unknown setting": (
         "cells:\n  - experiment: probe\n    grid:\n      seed: [1]\n      row: [1, 2]\n",
         r"line 5: unknown setting of probe 'row'; did you mean rows\?",
