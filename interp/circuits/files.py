@@ -198,7 +198,7 @@ def _read_edges(graph: Graph, rows: Any, where: str) -> Circuit:
         if score is not None:
             if isinstance(score, bool) or not isinstance(score, int | float) or not _finite(score):
                 raise UserError(f"{where}: the score of {name} must be a finite number, got {score!r}")
-            scores[at], scored = score, True
+            scores[at], scored = float(score), True
     return Circuit(graph, mask, scores if scored else None)
 
 

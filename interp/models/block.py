@@ -77,6 +77,7 @@ def block(
             resid, normed = tail.narrow(resid), None if normed is None else tail.narrow(normed)
         if beside is not None and z is not None:
             resid, z = beside(resid, z)
+            normed = None  # it is of the rows that were there before
         if z is not None and _sums(net, parts.out) and not any(tap.wants(site, layer) for site in BETWEEN):
             mid = added(resid, parts.out, z.flatten(2))
         else:

@@ -73,6 +73,7 @@ EDGE = st.fixed_dictionaries({}, optional={"score": JSON, "in_graph": st.boolean
 
 @many
 @example({}, {str(GRAPH.edges[0]): {"score": 10**400, "in_graph": True}})
+@example({}, {str(GRAPH.edges[0]): {"score": 2**63, "in_graph": False}})
 @given(CFG, st.dictionaries(NAMES, EDGE, max_size=4) | JSON)
 def test_values(cfg: Any, edges: Any) -> None:
     whole = json.loads(MIB)["cfg"]

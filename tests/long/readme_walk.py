@@ -33,6 +33,7 @@ LEFT_OUT = {
     "interp sweep run": "runs every experiment; tests/sweep run small sweeps",
     "interp sweep status": "of the sweep that is not run",
     "interp sweep logs": "of the sweep that is not run",
+    "interp sweep collect": "of the sweep that is not run",
 }
 SECTIONS_LEFT_OUT = {
     "Measured": "its command needs an otherwise idle machine",
