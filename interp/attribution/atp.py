@@ -26,8 +26,10 @@ from interp.attribution.nodes import addresses_of, default_sites, gathered, node
 from interp.attribution.points import Gate, Point, Spec, input_residual, precise, take_points
 from interp.attribution.scores import Scores
 from interp.hooks.addresses import Address
+from interp.hooks.taps import NO_TAP
 from interp.interventions.units import Unit
-from interp.models.block import NO_TAP, attend, head_norm, per_query_head
+from interp.models.attention import attend, per_query_head
+from interp.models.block import head_norm
 from interp.models.grid import Grid
 from interp.models.net import Net
 from interp.registry import UserError

@@ -31,7 +31,8 @@ from interp.attribution.points import Point, over_steps, precise
 from interp.graph import Graph
 from interp.hooks.addresses import Address
 from interp.hooks.values import Geometry
-from interp.models.block import attend, head_norm
+from interp.models.attention import attend
+from interp.models.block import head_norm
 from interp.models.net import Net
 from interp.models.norms import NO_NORM, Norm
 from interp.models.weights import head_weights

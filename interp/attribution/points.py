@@ -24,9 +24,8 @@ from torch import Tensor
 
 from interp.hooks.addresses import Address
 from interp.hooks.context import Held
-from interp.hooks.taps import NoTap, Tap
+from interp.hooks.taps import NO_TAP, NoTap, Tap
 from interp.interventions.reading import Reader
-from interp.models.block import NO_TAP
 from interp.models.forward import blocks, embed, final_norm
 from interp.models.grid import Grid
 from interp.models.net import Net

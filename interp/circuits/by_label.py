@@ -32,13 +32,15 @@ from torch import Tensor
 from interp.circuits.values import edge_mask
 from interp.graph import Edge, Graph, Slot
 from interp.hooks.context import Held
+from interp.hooks.taps import NO_TAP
 from interp.hooks.values import Prompts
 from interp.interventions.base import Base, base_run
 from interp.interventions.edges import edge_addresses
 from interp.interventions.sources import Sources, live_sources, require_additive, source_addresses
 from interp.interventions.sweep import Sides
 from interp.metric_values import Metric
-from interp.models.block import NO_TAP, attend, head_norm
+from interp.models.attention import attend
+from interp.models.block import head_norm
 from interp.models.forward import final_norm
 from interp.models.grid import Grid
 from interp.models.mlp import mlp

@@ -23,9 +23,11 @@ from torch import Tensor
 
 from interp.graph import Graph, Node, Slot
 from interp.hooks.context import Held
+from interp.hooks.taps import NO_TAP
 from interp.interventions.circuit import CircuitRunner
 from interp.interventions.sources import Sources
-from interp.models.block import NO_TAP, attend, head_norm
+from interp.models.attention import attend
+from interp.models.block import head_norm
 from interp.models.forward import final_norm, unembed
 from interp.models.grid import Grid
 from interp.models.mlp import mlp

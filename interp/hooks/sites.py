@@ -1,7 +1,7 @@
 """The site registry: every named place in the forward pass, as data.
 
-A site is added by one row here and one `tap` in `interp/models/block.py` (`mlp.py`, or `forward.py` outside the
-blocks). `site_audit` then holds it to the contract. *Derived* sites are not on the path the numbers take;
+A site is added by one row here and one `tap` in `interp/models/block.py` (`attention.py`, `mlp.py`, or `forward.py`
+outside the blocks). `site_audit` then holds it to the contract. *Derived* sites are not on the path the numbers take;
 editing one applies the difference the edit makes to what is computed from it.
 """
 

@@ -42,6 +42,9 @@ class NoTap:
         return False
 
 
+NO_TAP = NoTap()
+
+
 class RunTap:
     """Edits and users' functions in the order given, then capture; gradients flow to what was captured.
 

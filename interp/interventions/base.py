@@ -20,7 +20,7 @@ from interp.hooks.sites import SITES
 from interp.hooks.taps import RunTap
 from interp.hooks.values import Prompts, Run
 from interp.interventions.entry import FINAL
-from interp.models.block import KeyValue
+from interp.models.attention import KeyValue
 from interp.models.forward import blocks, embed, final_norm
 from interp.models.grid import Grid
 from interp.models.heap import keep_freed_memory
@@ -83,8 +83,7 @@ def base_pair(
     """Both sides of aligned pairs in one pass, by the kernels that packed replay uses.
 
     Up to rounding what two `base_run` give; the second side keeps only `given`, what its values are patched in from.
-    What
-    lies before the first token in which a pair differs is the same in both to the bit (causal models), so that a
+    What lies before the first token in which a pair differs is the same in both to the bit (causal models), so that a
     planner finds it so.
     """
     both = Prompts.of(torch.cat([mine.tokens, theirs.tokens]), torch.cat([mine.mask, theirs.mask]))

@@ -27,6 +27,7 @@ from torch import Tensor
 
 from interp.graph import Edge, Graph, Slot
 from interp.hooks.context import Held
+from interp.hooks.taps import NO_TAP
 from interp.interventions.base import Base, base_run
 from interp.interventions.edges import CORRUPT, edge_addresses
 from interp.interventions.effects import Effects, Progress
@@ -36,7 +37,8 @@ from interp.interventions.replay import out_of_memory
 from interp.interventions.sources import Recipe, Sources, ablated_sources, live_sources, replacement_for
 from interp.interventions.sweep import Sides, effects_of
 from interp.metric_values import Metric
-from interp.models.block import NO_TAP, attend, head_norm
+from interp.models.attention import attend
+from interp.models.block import head_norm
 from interp.models.forward import final_norm, unembed
 from interp.models.grid import Grid
 from interp.models.mlp import mlp

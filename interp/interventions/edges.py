@@ -34,7 +34,8 @@ from interp.interventions.sources import (
 )
 from interp.interventions.sweep import Sides, effects_of
 from interp.metric_values import Metric
-from interp.models.block import attend, head_norm, per_query_head, project
+from interp.models.attention import attend, per_query_head
+from interp.models.block import head_norm, project
 from interp.models.forward import final_norm
 from interp.models.grid import Grid
 from interp.models.model import Model

@@ -16,6 +16,7 @@ from interp.hooks.edits import Edit
 from interp.hooks.sites import SITES
 from interp.interventions.base import Base
 from interp.interventions.entry import BEFORE_QUERIES
+from interp.models.ragged import parted
 
 if TYPE_CHECKING:
     from interp.interventions.plan import Item
@@ -94,9 +95,9 @@ class RaggedTap:
         columns = [tap.held_at(site, layer).columns.shape[-1] for tap in self.taps]
         x = x if site in OWN else x.clone()
         for counts in self.counts:
-            tokens = [n * rows * c for n, c in zip(counts, columns, strict=True)]
-            if sum(tokens) == len(x):
-                for tap, part, c in zip(self.taps, x.split(tokens), columns, strict=True):
-                    tap.edit(site, layer, part.view(-1, c, *part.shape[2:]))
+            each = [n * rows for n in counts]
+            if sum(n * c for n, c in zip(each, columns, strict=True)) == len(x):
+                for tap, part in zip(self.taps, parted(x, each, columns), strict=True):
+                    tap.edit(site, layer, part)
                 return x
         raise ValueError(f"{site} of layer {layer} holds {len(x)} tokens, which are no interventions' columns")

@@ -24,6 +24,7 @@ from torch import Tensor
 
 from interp.graph import Graph, Node, Slot
 from interp.hooks import edits
+from interp.hooks.taps import NO_TAP
 from interp.interventions.base import Base, base_run
 from interp.interventions.edges import CORRUPT, edge_addresses
 from interp.interventions.effects import Effects, Progress, stacked
@@ -31,7 +32,7 @@ from interp.interventions.plan import DEFAULT, Options, make_plan
 from interp.interventions.sources import Recipe, Sources, ablated_sources, deltas, live_sources, replacement_for
 from interp.interventions.sweep import Sides, effects_of
 from interp.metric_values import Metric
-from interp.models.block import NO_TAP, project
+from interp.models.block import project
 from interp.models.forward import final_norm
 from interp.models.grid import Grid
 from interp.models.mlp import mlp

@@ -29,7 +29,7 @@ from interp.interventions.reading import Reader
 from interp.interventions.segment import Segment
 from interp.models.block import Beside, block
 from interp.models.forward import final_norm, unembed
-from interp.models.ragged import Columns, Ragged, end_to_end
+from interp.models.ragged import Columns, Ragged, end_to_end, parted
 from interp.registry import UserError
 
 log = logging.getLogger(__name__)
@@ -292,7 +292,5 @@ def _parted(x: Tensor, parts: Sequence[Standing], tail: bool, one: bool) -> Rows
     """The rows of each segment; views."""
     if one:
         return {s.first: [x] for s, _ in parts}
-    columns = [s.columns(tail) for s, _ in parts]
-    tokens = [len(items) * len(s.base.prompts) * c for (s, items), c in zip(parts, columns, strict=True)]
-    each = zip(parts, x.split(tokens), columns, strict=True)
-    return {s.first: [part.view(-1, c, *part.shape[2:])] for (s, _), part, c in each}
+    rows, columns = [len(items) * len(s.base.prompts) for s, items in parts], [s.columns(tail) for s, _ in parts]
+    return {s.first: [part] for (s, _), part in zip(parts, parted(x, rows, columns), strict=True)}

@@ -12,9 +12,10 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from interp.hooks.taps import Tap
+from interp.hooks.taps import NO_TAP, Tap
 from interp.hooks.values import NO_TENSORS
-from interp.models.block import NO_TAP, KeyValue, block
+from interp.models.attention import KeyValue
+from interp.models.block import block
 from interp.models.grid import Grid
 from interp.models.net import Net
 from interp.models.reading import through_scale

@@ -62,11 +62,11 @@ def activated(
     """act(linear(x)), times a gate's other half where there is one."""
     kernel = IN_PLACE[type(act).__module__, type(act).__name__]
     flat, bias = x.reshape(-1, x.shape[-1]), linear.bias
-    out, pieces = torch.mm(flat, matrix(linear)), 1
-    if x.device.type == "cpu":
-        pieces = max(1, out.numel() // PIECE)
-    gates = [None] * pieces if times is None else times.reshape(out.shape).chunk(pieces)
-    for piece, gate in zip(out.chunk(pieces), gates, strict=False):
+    out = torch.mm(flat, matrix(linear))
+    count = max(1, out.numel() // PIECE) if x.device.type == "cpu" else 1
+    pieces = out.chunk(count)
+    gates = [None] * len(pieces) if times is None else times.reshape(out.shape).chunk(count)
+    for piece, gate in zip(pieces, gates, strict=True):
         if isinstance(bias, Tensor):
             piece.add_(bias)
         kernel(piece)

@@ -21,6 +21,13 @@ def end_to_end(parts: Sequence[Tensor]) -> Tensor:
     return torch.cat([x.flatten(0, 1) for x in parts]).unsqueeze(1)
 
 
+def parted(x: Tensor, rows: Sequence[int], columns: Sequence[int]) -> list[Tensor]:
+    """The parts of `[token, 1, …]` that are so many rows of so many columns, each `[batch, pos, …]`; views."""
+    sizes = list(zip(rows, columns, strict=True))
+    parts = x.split([n * c for n, c in sizes])
+    return [part.view(n, c, *x.shape[2:]) for part, (n, c) in zip(parts, sizes, strict=True)]
+
+
 @dataclass(frozen=True, eq=False)
 class Ragged:
     """Grids side by side, and how many rows stand on each. It answers a block as a single grid does."""
@@ -30,25 +37,22 @@ class Ragged:
     _angles: dict[str | None, tuple[Tensor, Tensor] | None] = field(default_factory=dict)
 
     @property
-    def tokens(self) -> list[int]:
-        """How many tokens stand on each grid."""
-        return [n * g.held.columns.shape[-1] for g, n in zip(self.grids, self.rows, strict=True)]
+    def columns(self) -> list[int]:
+        """How many columns each grid holds."""
+        return [g.held.columns.shape[-1] for g in self.grids]
 
     def fits(self, x: Tensor) -> bool:
         """Whether a tensor holds these columns."""
-        return x.shape[0] == sum(self.tokens)
+        return x.shape[0] == sum(n * c for n, c in zip(self.rows, self.columns, strict=True))
 
     def parted(self, x: Tensor) -> list[Tensor]:
         """The part of each grid, `[batch, pos, …]`; views."""
-        parts = x.split(self.tokens)
-        return [p.view(n, -1, *p.shape[2:]) for p, n in zip(parts, self.rows, strict=True)]
+        return parted(x, self.rows, self.columns)
 
     def narrow(self, x: Tensor) -> Tensor:
         """These grids' columns of a tensor that holds all columns from each grid's `offset` on."""
-        held = [g.prompts.width - g.offset for g in self.grids]
-        parts = x.split([n * columns for n, columns in zip(self.rows, held, strict=True)])
-        views = [p.view(n, -1, *p.shape[2:]) for p, n in zip(parts, self.rows, strict=True)]
-        return end_to_end([g.narrow(p) for g, p in zip(self.grids, views, strict=True)])
+        parts = parted(x, self.rows, [g.prompts.width - g.offset for g in self.grids])
+        return end_to_end([g.narrow(part) for g, part in zip(self.grids, parts, strict=True)])
 
     def spread(self, of_grids: Sequence[Tensor]) -> Tensor:
         """What each grid says of its tokens, for every row."""

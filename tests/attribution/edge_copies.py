@@ -10,9 +10,11 @@ import torch
 from torch import Tensor
 
 from interp.graph import Edge, Graph, Slot
+from interp.hooks.taps import NO_TAP
 from interp.hooks.values import Run
 from interp.metrics import get_metric
-from interp.models.block import NO_TAP, attend, head_norm
+from interp.models.attention import attend
+from interp.models.block import head_norm
 from interp.models.forward import final_norm, unembed
 from interp.models.grid import Grid
 from interp.models.mlp import mlp

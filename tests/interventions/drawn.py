@@ -173,7 +173,7 @@ def _edit(draw: st.DrawFn, source: Source, only: int | None = None) -> Edit:
     shortest = int(source.base.lengths.min())
     place = st.one_of(st.integers(-shortest, shortest - 1), st.sampled_from(LABELS))
     if only is not None:
-        parts["pos"] = only
+        parts["pos"] = [only]
     elif draw(st.sampled_from([True, True, False])):
         parts["pos"] = draw(st.lists(place, min_size=1, max_size=2))
     if "key" in site.axes and draw(st.booleans()):
@@ -190,7 +190,7 @@ def _change(draw: st.DrawFn, source: Source, address: str, parts: dict[str, Any]
         kinds = ["scale", "mean", "mean by position", "patch", "self", "resample", "freeze"]
     if "head" not in site.axes and "kv_head" not in site.axes and "d_model" not in site.axes:
         kinds = [k for k in kinds if k not in ("project_out", "patch a basis")]
-    if not all(isinstance(p, str) for p in _listed(parts.get("pos", 0))):
+    if not all(isinstance(p, str) for p in parts.get("pos", [0])):
         kinds = [k for k in kinds if k != "mean by label"]
     if "key" in site.axes:  # keys are tokens: averaged by position only, and no basis spans them
         kinds = [k for k in kinds if k not in ("mean", "mean by label", "patch a basis", "project_out", "add")]
@@ -224,10 +224,6 @@ def _change(draw: st.DrawFn, source: Source, address: str, parts: dict[str, Any]
     if kind == "function":
         return edits.function(address, _bent, row_wise=True, position_wise=True, **parts)
     return edits.function(address, _mixed, **parts)
-
-
-def _listed(places: Any) -> list[Any]:
-    return places if isinstance(places, list) else [places]
 
 
 def _part(x: Tensor, axes: tuple[str, ...], parts: dict[str, Any]) -> Tensor:

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 import interp.hooks.edits
+import interp.models.attention
 import interp.models.block
 import interp.models.forward
 import interp.models.reading
@@ -92,7 +93,7 @@ def test_sizes_that_tell_nothing_are_refused() -> None:
 
 def wrong_groups(patch: pytest.MonkeyPatch) -> None:
     """Query head h reads kv head h % kv_heads instead of h // group."""
-    patch.setattr(interp.models.block, "per_query_head", lambda x, group: x.repeat(1, group, 1, 1))
+    patch.setattr(interp.models.attention, "per_query_head", lambda x, group: x.repeat(1, group, 1, 1))
 
 
 def scale_edits_ignored(patch: pytest.MonkeyPatch) -> None:
@@ -180,7 +181,7 @@ def edit_reaches_other_heads(patch: pytest.MonkeyPatch) -> None:
 
 
 def masked_edits_obeyed(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(interp.models.block, "_unread", lambda tap, site, layer, edited, hidden, fill: edited)
+    patch.setattr(interp.models.attention, "_unread", lambda tap, site, layer, edited, hidden, fill: edited)
 
 
 def readers_gradient_mixed(patch: pytest.MonkeyPatch) -> None:

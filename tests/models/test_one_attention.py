@@ -9,7 +9,7 @@ import torch
 
 from interp.hooks.context import Held
 from interp.hooks.values import Prompts
-from interp.models.block import attend, per_query_head
+from interp.models.attention import attend, per_query_head
 from interp.models.grid import Grid
 from interp.models.one_attention import fits_attention, one_attention
 from tests.tiny import tiny
