@@ -11,8 +11,8 @@ are all this one mechanism. Four arguments serve partial execution:
     tail     a narrower grid: queries, and all that follows them, only at these columns
     beside   puts residual and z of further rows beside those of the others: they join at z
 
-Derived sites (`q_input`, `head_out`, `*_scale`, `mlp_in` …) are computed only when the tap wants them; an edit
-there adds the difference it makes, which is exactly 0 for a no-op.
+Derived sites (`q_input`, `head_out`, `*_scale`, `mlp_in` …) are computed only when the tap wants them; a no-op edit
+there changes nothing, to the bit.
 
 Order of operations follows Hugging Face's eager attention, so logits are bit-identical to it on the first
 families (checked by `site_audit` and the tests).
@@ -37,7 +37,7 @@ from interp.models.mlp import hidden, mlp
 from interp.models.net import LayerParts, Net, matrix, packed
 from interp.models.norms import Norm
 from interp.models.ragged import Columns, Ragged
-from interp.models.reading import read_norm
+from interp.models.reading import read_norm, replaced
 
 BETWEEN = ("head_out", "attn_out_pre", "attn_out")
 """Sites between z and the residual stream."""
@@ -250,7 +250,7 @@ def head_norm(net: Net, layer: int, x: Tensor, which: str, tap: Tap = NO_TAP) ->
 def _through_inputs(
     net: Net, layer: int, resid: Tensor, fresh: dict[str, Tensor], grid: Columns, tap: Tap
 ) -> dict[str, Tensor]:
-    """Let the tap see the residual as each head reads it; add the difference an edit makes to q, k or v."""
+    """Let the tap see the residual as each head reads it; an edited one goes through norm and projection again."""
     changed = dict(fresh)
     for which in "qkv":
         if not tap.wants(f"{which}_input", layer):
@@ -262,7 +262,8 @@ def _through_inputs(
         call, before = unheard, project_heads(net, layer, copies, which, grid, unheard)
         if hooked((net.layers[layer].ln1.module, *net.layers[layer].qkv)) and not torch.equal(before, fresh[which]):
             call, before = heard, project_heads(net, layer, copies, which, grid, heard)
-        changed[which] = fresh[which] + (project_heads(net, layer, edited, which, grid, call) - before)
+        after = project_heads(net, layer, edited, which, grid, call)
+        changed[which] = replaced(fresh[which], before, after, edited, copies)
     return changed
 
 

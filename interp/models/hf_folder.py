@@ -94,6 +94,8 @@ def load_hf(folder: Folder, config: Any, dtype: torch.dtype | None, device_map: 
     if info["error_msgs"]:
         raise UserError(f"{folder.path}: transformers could not read the weights: {_line(info['error_msgs'][0])}")
     loaded: nn.Module = module
+    if module.dtype == torch.float64 and module._can_set_experts_implementation():
+        module.set_experts_implementation("eager")  # torch's grouped product knows no float64
     return loaded
 
 

@@ -19,7 +19,7 @@ from interp.models.activation import activate, gives_fresh
 from interp.models.again import heard, hooked, unheard
 from interp.models.loose import activated, fits_activated
 from interp.models.net import Net
-from interp.models.reading import read_norm
+from interp.models.reading import read_norm, replaced
 
 
 def mlp(
@@ -99,4 +99,4 @@ def _through_mlp_input(net: Net, layer: int, resid: Tensor, x: Tensor, tap: Tap)
     call, before = unheard, norm(own, unheard)
     if hooked([norm.module]) and not torch.equal(before, x):
         call, before = heard, norm(own)
-    return x + (norm(edited, call) - before)
+    return replaced(x, before, norm(edited, call), edited, own)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 
 from interp.hooks.taps import Tap
@@ -28,3 +29,13 @@ def through_scale(norm: Norm, x: Tensor, out: Tensor, site: str, layer: int | No
     scale = norm.denominator(x)
     edited = tap(site, layer, scale)
     return out if edited is scale else rescaled(norm, x, out, scale, edited)
+
+
+def replaced(own: Tensor, before: Tensor, after: Tensor, edited: Tensor, read: Tensor) -> Tensor:
+    """What was computed from `read`, where an edit left that alone to the number; what comes of the edit elsewhere.
+
+    Elsewhere nothing of the old value is left, not even its rounding: a norm behind would make that large where the
+    new value is near 0. The difference, 0 where nothing changed, carries the gradient there.
+    """
+    same = (edited == read).all(-1, keepdim=True)
+    return torch.where(same, own + (after - before), after)

@@ -7,9 +7,10 @@ and selections. Tensors come from a drawn seed.
 
 from __future__ import annotations
 
+import copy
 import functools
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -44,10 +45,21 @@ def model_of(kind: str) -> Model:
     return tiny(kind, **(resized(kind, layers=LAYERS) if kind in HF_KINDS else {"layers": LAYERS}))
 
 
+@functools.cache
+def in_double(kind: str) -> Model:
+    """The same model in float64."""
+    own = model_of(kind)
+    module: Any = copy.deepcopy(own.module).double()
+    if kind in HF_KINDS and module._can_set_experts_implementation():
+        module.set_experts_implementation("eager")
+    return Model(module, own.family, module.config, name=own.name)
+
+
 @dataclass(frozen=True, eq=False, repr=False)
 class Case:
     """One drawn case."""
 
+    kind: str
     model: Model
     reader: Reader
     interventions: tuple[tuple[Edit, ...], ...]
@@ -62,8 +74,16 @@ class Case:
 
     def plain(self) -> Tensor:
         """One whole forward pass per intervention."""
-        runs = (self.model.run(self.reader.prompts, edits=e) for e in self.interventions)
-        return torch.stack([self.reader.of_logits(r.logits) for r in runs])
+        return torch.stack([self.reader.of_logits(logits) for logits in self.logits()])
+
+    def logits(self) -> Iterator[Tensor]:
+        """All logits of each intervention's plain pass."""
+        return (self.model.run(self.reader.prompts, edits=e).logits for e in self.interventions)
+
+    def in_double(self) -> Case:
+        """The same weights and the same edits, computed in float64."""
+        model = in_double(self.kind)
+        return replace(self, model=model, reader=replace(self.reader, net=model.net))
 
 
 class Source:
@@ -128,7 +148,8 @@ def tokens_task(lengths: list[int], first: int, pad: str, seed: int, several: bo
 @st.composite
 def cases(draw: st.DrawFn, kinds: tuple[str, ...] = KINDS) -> Case:
     """A case."""
-    model = model_of(draw(st.sampled_from(kinds)))
+    kind = draw(st.sampled_from(kinds))
+    model = model_of(kind)
     seed = draw(st.integers(0, 2**16))
     short, long = draw(st.sampled_from([(5, 5), (3, 6), (6, 6), (4, 7), (2, 5)]))
     lengths = [short, long, short, long]
@@ -151,7 +172,7 @@ def cases(draw: st.DrawFn, kinds: tuple[str, ...] = KINDS) -> Case:
         st.one_of(st.just(()), st.permutations((1, 2, 3)))
     )  # one token each, counted from the end: they start apart
     drawn += tuple((draw(_edit(source, -back)),) for back in late if back <= short)
-    return Case(model, Reader(model.net, task, metric, side, reference), drawn, scale)  # type: ignore[arg-type]
+    return Case(kind, model, Reader(model.net, task, metric, side, reference), drawn, scale)  # type: ignore[arg-type]
 
 
 @st.composite

@@ -30,10 +30,7 @@ LEFT_OUT = {
     "python3.11 -m venv": "the same environment for a GPU's build of torch",
     ".venv/bin/pip install torch": "the build for a GPU",
     "interp train": "trains from scratch; tests/training do so in short",
-    "interp sweep run": "runs every experiment; tests/sweep run small sweeps",
-    "interp sweep status": "of the sweep that is not run",
-    "interp sweep logs": "of the sweep that is not run",
-    "interp sweep collect": "of the sweep that is not run",
+    "interp sweep run experiments/sweeps/all.yaml --backend slurm": "needs a cluster; tests/slurm have one",
 }
 SECTIONS_LEFT_OUT = {
     "Measured": "its command needs an otherwise idle machine",
@@ -100,12 +97,17 @@ class Walk:
             if reason:
                 self.tell(f"    left out  {command}: {reason}")
                 continue
-            self.run(with_cells(command, str(a.parent), str(b.parent), str(self.newest("circuit_discovery"))))
+            of = self.newest(self.root / "build" / "sweeps" / "all", "*") if "interp sweep" in command else self.found()
+            self.run(with_cells(command, str(a.parent), str(b.parent), str(of)))
         self.package()
 
-    def newest(self, experiment: str) -> Path:
+    def found(self) -> Path:
+        """The cell that found a circuit last."""
+        return self.newest(self.root / "results", "circuit_discovery")
+
+    def newest(self, results: Path, experiment: str) -> Path:
         """The cell of an experiment that was made last; a folder that is not there, where none was."""
-        made = (self.root / "results" / experiment).glob("*/run.json")
+        made = results.glob(f"{experiment}/*/run.json")
         return max(made, key=lambda p: p.stat().st_mtime, default=self.root / "no cell" / "run.json").parent
 
     def package(self) -> None:
@@ -136,9 +138,9 @@ def commands() -> Iterator[str]:
             yield shlex.join(shlex.split(found[1], comments=True)) if "#" in found[1] else found[1]
 
 
-def with_cells(command: str, a: str, b: str, found: str) -> str:
-    """A command with cells in the place of A and B, and of CELL the one that found a circuit."""
-    named = {"A": a, "B": b, "CELL": found}
+def with_cells(command: str, a: str, b: str, cell: str) -> str:
+    """A command with cells in the place of A, B and CELL."""
+    named = {"A": a, "B": b, "CELL": cell}
     return re.sub(r"(?<=[\s=])(A|B|CELL)(?=[\s/]|$)", lambda m: named[m[1]], command)
 
 

@@ -14,8 +14,9 @@ from folders import WORDS, add_tokenizer, edit_weights, gpt2_folder, network_wat
 from interp.models import zoo
 from interp.models.load import load_model
 from interp.models.native_folder import save_native
+from interp.models.tiny import save
 from interp.registry import UserError
-from tests.tiny import hf, native, tiny
+from tests.tiny import HF_KINDS, hf, native, tiny
 
 TOKENS = [[1, 2, 3, 4, 5, 6]]
 
@@ -49,6 +50,14 @@ def test_dtype_is_as_asked_or_as_stored(folder: Path, name: str | None, dtype: t
     model = load_model(folder, dtype=name)
     assert {p.dtype for p in model.module.parameters()} == {dtype}
     assert model.run(TOKENS).logits.dtype == dtype
+
+
+@pytest.mark.parametrize("kind", HF_KINDS)
+def test_float64_runs_and_says_what_float32_says(kind: str, tmp_path: Path) -> None:
+    save(kind, tmp_path / "saved")
+    double, single = (load_model(tmp_path / "saved", dtype=dtype).run(TOKENS).logits for dtype in ("float64", None))
+    assert double.dtype == torch.float64
+    torch.testing.assert_close(double, single.double(), atol=1e-5, rtol=1e-5)
 
 
 def test_a_native_folder_round_trips(tmp_path: Path) -> None:
