@@ -3,6 +3,7 @@ that computes, and writes nothing."""
 
 from __future__ import annotations
 
+import os
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -98,9 +99,10 @@ def kept_or_error(state: State) -> Kept:
 
 
 def find_one(state: State, name: str) -> dict[str, Any]:
-    """The cell of a sweep by its key, its folder's name, or the beginning of its hash."""
+    """The cell of a sweep by its key, its folder (name or path), or the beginning of its hash."""
     cells = kept_or_error(state).cells
-    exact = [c for c in cells if name in (c["key"], c["place"], c["place"].rpartition("/")[2])]
+    path = os.path.relpath(Path(name).resolve(), state.out.resolve())
+    exact = [c for c in cells if name in (c["key"], c["place"], c["place"].rpartition("/")[2]) or path == c["place"]]
     near = exact or [c for c in cells if c["digest"].startswith(name)]
     if len(near) == 1:
         return near[0]

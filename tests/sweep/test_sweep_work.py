@@ -94,6 +94,7 @@ def test_a_failure_is_recorded_with_traceback_and_log_and_forgotten_after_succes
     assert run_sweep(plan, INLINE).failed == {}
     assert sweep_status(plan.state, plan.file).failed == []
     assert "the sky fell" not in cell_log(plan.state, plan.cells[1].place)
+    assert cell_log(plan.state, str(plan.state.out / plan.cells[1].place)) == cell_log(plan.state, plan.cells[1].place)
     with pytest.raises(UserError, match="unknown cell of sweep some"):
         cell_log(plan.state, "zzz")
 
