@@ -13,7 +13,7 @@ several tokens scores its summed log-probability, which turns `answers` into `vo
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -76,7 +76,7 @@ class Metric:
 
     def check(self, task: Task) -> None:
         """UserError where the metric has no value for this task; call it before anything runs."""
-        if self.needs_wrong and not bool(task.wrong.present.any(1).all()):
+        if self.needs_wrong and not task.wrong.everywhere:
             none = int((~task.wrong.present.any(1)).int().argmax())
             raise UserError(
                 f"metric {self.name!r} compares right with wrong answers, but prompt {none} of task "
@@ -89,10 +89,17 @@ class Metric:
 
     def from_view(self, view: LogitsView, task: Task, reference: LogitsView | None = None) -> Float[Tensor, " prompt"]:
         """The metric from a view that holds what `reads_for(task)` names."""
+        return next(self.from_views([view], task, reference))
+
+    def from_views(
+        self, views: Iterable[LogitsView], task: Task, reference: LogitsView | None = None
+    ) -> Iterator[Float[Tensor, " prompt"]]:
+        """The metric from the view of each of several runs."""
         self.check(task)
         if self.needs_reference and reference is None:
             raise UserError(f"metric {self.name!r} compares with an unedited run: pass its logits as reference=")
-        return self.fn(view, task, reference)
+        for view in views:
+            yield self.fn(view, task, reference)
 
     def __call__(
         self,
@@ -249,6 +256,8 @@ def only(scores: Tensor, answers: Answers) -> Tensor:
 
 
 def mean_over(scores: Tensor, answers: Answers) -> Tensor:
+    if answers.complete:
+        return scores.mean(1)
     present = answers.present.to(scores.device)
     return torch.where(present, scores, 0.0).sum(1) / present.sum(1)
 

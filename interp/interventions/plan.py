@@ -18,13 +18,13 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import numpy as np
 from jaxtyping import Bool
 from torch import Tensor
 
 from interp.hooks.addresses import Address
 from interp.hooks.context import EditContext
 from interp.hooks.edits import Edit
-from interp.hooks.selection import Selection
 from interp.hooks.sites import SITES
 from interp.hooks.values import Geometry, Run
 from interp.interventions.base import Base, base_run
@@ -34,8 +34,8 @@ from interp.interventions.reading import Reader
 from interp.models.model import Model
 
 Intervention = tuple[Edit, ...]
-Maps = dict[tuple[Address, int, Selection], Tensor]
-"""Where donors differ from the base run, by address, donor and units."""
+Maps = dict[tuple[Address, int, int], np.ndarray[Any, np.dtype[np.bool_]]]
+"""Where donors differ from the base run, by address, donor and axes kept."""
 
 PASS_TOKENS = 1536
 """Tokens a pass holds at most: on a CPU larger ones gain nothing, smaller ones read the weights more often."""
@@ -287,19 +287,37 @@ def _first_change(address: Address, edit: Edit, base: Base, maps: Maps) -> int |
     site = SITES[address.site]
     ctx = EditContext(site, address.layer, base.net.geometry, base.held, edit.selection, base.run)
     donor = edit.donor if edit.kind == "patch" and not edit.detail else None
-    if donor is not None and ctx.token_axis == 1 and ctx.straight(donor.prompts):
-        return _first(_donor_differs(ctx, donor, base, maps), ctx)
+    if donor is not None and ctx.token_axis == 1 and len(ctx.units) < 2 and ctx.straight(donor.prompts):
+        return _first_of_donor(ctx, donor, base, maps)
     before = ctx.pick(base.at(address.site, address.layer))
     differs = edit.change(before, ctx).to(before.dtype) != before
     return _first(differs, ctx)
 
 
-def _donor_differs(ctx: EditContext, donor: Run, base: Base, maps: Maps) -> Bool[Tensor, "batch pos"]:
-    """Where a donor's units differ from the base run's; shared by all edits that differ in their positions only."""
-    key = (ctx.address, id(donor), replace(ctx.selection, pos=None))
+def _first_of_donor(ctx: EditContext, donor: Run, base: Base, maps: Maps) -> int | None:
+    """First column where a donor's value is another than the base run's; a sweep asks this for hundreds of edits."""
+    differs = _donor_differs(ctx, donor, base, maps)
+    if ctx.units:
+        ((_, index),) = ctx.units
+        differs = differs[:, :, index].any(2)
+    where = ctx.written()
+    if where is not None:
+        differs = differs & where.flatten(1).cpu().numpy()
+    columns = differs.any(0)
+    return int(columns.argmax()) if columns.any() else None
+
+
+def _donor_differs(ctx: EditContext, donor: Run, base: Base, maps: Maps) -> np.ndarray[Any, np.dtype[np.bool_]]:
+    """Where a donor differs from the base run, `[batch, pos]` or, for edits of units, `[batch, pos, unit]`.
+
+    Shared by all edits of a site: they differ in units and positions.
+    """
+    kept = 3 if ctx.units else 2
+    key = (ctx.address, id(donor), kept)
     if key not in maps:
-        mine, theirs = (ctx.pick(run[str(ctx.address)]) for run in (base.run, donor))
-        maps[key] = (theirs.to(mine.dtype) != mine).flatten(2).any(2)
+        mine, theirs = (run[str(ctx.address)] for run in (base.run, donor))
+        differs = theirs.to(mine.dtype) != mine
+        maps[key] = (differs if differs.ndim == kept else differs.flatten(kept).any(kept)).cpu().numpy()
     return maps[key]
 
 

@@ -20,7 +20,7 @@ from interp.metric_values import LogitsView, Metric, Reads, view_columns
 from interp.models.forward import cap_logits, final_norm, unembed
 from interp.models.net import Net
 from interp.models.weights import unembedding
-from interp.tasks.values import Answers, Side, Task
+from interp.tasks.values import Side, Task
 
 LOGITS = 1 << 26
 """Logits held at a time where a metric reads the vocabulary."""
@@ -59,9 +59,9 @@ class Reader:
     def views(self, x: Float[Tensor, "item row kept d_model"]) -> Iterator[LogitsView]:
         """The view of each of several runs, their logits computed together."""
         if self.reads == "answers":
-            right, wrong = (self._scores(x[:, :, 0], which) for which in ("right", "wrong"))
-            for r, w in zip(right, wrong, strict=True):
-                yield LogitsView(r, w, side=self.side)
+            right = self.task.right.tokens.shape[1]
+            for of_item in self._scores(x[:, :, 0]):
+                yield LogitsView(of_item[:, :right], of_item[:, right:], side=self.side)
             return
         numbers = x.shape[1] * x.shape[2] * self.net.geometry.d_vocab
         for part in x.split(max(1, LOGITS // numbers)):
@@ -80,29 +80,24 @@ class Reader:
         """The metric, one number per prompt."""
         return self.metric.from_view(self.view(x), self.task, self.reference)
 
-    def values_of(self, x: Float[Tensor, "item row kept d_model"]) -> list[Float[Tensor, " prompt"]]:
+    def values_of(self, x: Float[Tensor, "item row kept d_model"]) -> Float[Tensor, "item prompt"]:
         """The metric of each of several runs."""
-        views = list(self.views(x))
-        first = self.metric.from_view(views[0], self.task, self.reference)  # checks the task, once for all
-        return [first, *(self.metric.fn(view, self.task, self.reference) for view in views[1:])]
+        return torch.stack(list(self.metric.from_views(self.views(x), self.task, self.reference)))
 
     def of_logits(self, logits: Float[Tensor, "row pos d_vocab"]) -> Float[Tensor, " prompt"]:
         """The metric from a whole run's logits."""
         return self.metric(logits, self.task, self.side, self.reference)
 
-    def _scores(self, x: Float[Tensor, "item row d_model"], which: str) -> Float[Tensor, "item row answer"]:
-        weight, bias = self._directions[which]
-        logits = torch.einsum("ird,rad->ira", x, weight)
+    def _scores(self, x: Float[Tensor, "item row d_model"]) -> Float[Tensor, "item row answer"]:
+        """Logits of the right answers, then of the wrong ones."""
+        weight, bias = self._directions
+        logits = torch.matmul(x.transpose(0, 1), weight).transpose(0, 1)
         return cap_logits(self.net, logits if bias is None else logits + bias)
 
     @cached_property
-    def _directions(self) -> dict[str, tuple[Tensor, Tensor | None]]:
-        """Unembedding columns of each prompt's answers, `[row, answer, d_model]`, and their biases."""
+    def _directions(self) -> tuple[Float[Tensor, "row d_model answer"], Float[Tensor, "row answer"] | None]:
+        """Unembedding columns of each prompt's answers, and their biases."""
         w_u, b_u = unembedding(self.net)
+        ids = torch.cat([self.task.right.first, self.task.wrong.first], 1).to(w_u.device)
         has_bias = getattr(self.net.unembed, "bias", None) is not None
-
-        def of(answers: Answers) -> tuple[Tensor, Tensor | None]:
-            ids = answers.first.to(w_u.device)
-            return w_u.T[ids], b_u[ids] if has_bias else None
-
-        return {"right": of(self.task.right), "wrong": of(self.task.wrong)}
+        return w_u.T[ids].transpose(1, 2), b_u[ids] if has_bias else None

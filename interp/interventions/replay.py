@@ -44,20 +44,20 @@ def execute(plan: Plan, progress: Any = None) -> Float[Tensor, "intervention pro
     done = 0
     out: Tensor | None = None
 
-    def put(items: Sequence[Item], values: Sequence[Tensor]) -> None:
+    def put(items: Sequence[Item], values: Tensor) -> None:
         nonlocal out, done
-        if out is None and values:
-            out = values[0].new_zeros(total, len(values[0]))
-        for item, value in zip(items, values, strict=True):
-            assert out is not None
-            out[item.index] = value
+        if not items:
+            return
+        if out is None:
+            out = values.new_zeros(total, values.shape[-1])
+        out[[item.index for item in items]] = values
         done += len(items)
         if progress is not None:
             progress(done, total)
 
     with torch.no_grad():
         base_value = baseline(plan)
-        put(plan.idle, [base_value] * len(plan.idle))
+        put(plan.idle, base_value)
         waiting = list(plan.passes)
         limit = None
         while waiting:
@@ -66,7 +66,7 @@ def execute(plan: Plan, progress: Any = None) -> Float[Tensor, "intervention pro
                 waiting[:0] = _split(one, limit)
                 continue
             try:
-                values = PassRun(plan.base, reader, one, plan.options.prefix, base_value).values()
+                items, values = PassRun(plan.base, reader, one, plan.options.prefix, base_value).values()
             except RuntimeError as e:
                 if not out_of_memory(e) or len(one.items) == 1:
                     raise
@@ -74,9 +74,9 @@ def execute(plan: Plan, progress: Any = None) -> Float[Tensor, "intervention pro
                 log.warning("out of memory with %d interventions a pass; going on with %d", len(one.items), limit)
                 waiting[:0] = _split(one, limit)
                 continue
-            put(one.items, values)
+            put(items, values)
         for item in plan.plain:
-            put([item], [plain_value(plan, item)])
+            put([item], plain_value(plan, item))
     if out is None:
         return torch.zeros(0, reader.task.n)
     if plan.options.exact:
@@ -134,6 +134,8 @@ Standing = tuple[Segment, list[Item]]
 """A segment, and the interventions that stand on it."""
 Rows = dict[int, list[Tensor]]
 """Residuals `[intervention·prompt, pos, d_model]` in their order, by the first column they hold."""
+Values = tuple[list[Item], Float[Tensor, "item prompt"]]
+"""Interventions and the metric of each."""
 
 
 class PassRun:
@@ -145,8 +147,8 @@ class PassRun:
         self.rows = len(base.prompts)
         self.segments = {first: Segment(base, self.net, reader, first, prefix) for first in one.firsts}
 
-    def values(self) -> list[Float[Tensor, " prompt"]]:
-        """The metric of every intervention of the pass, in the pass's order."""
+    def values(self) -> Values:
+        """The metric of every intervention of the pass, in an order of their own."""
         layers = self.net.geometry.layers
         order: list[Item] = []
         resid: Rows = {}
@@ -230,13 +232,12 @@ class PassRun:
 
         return put
 
-    def _read(self, resid: Rows, order: Sequence[Item]) -> list[Tensor]:
+    def _read(self, resid: Rows, order: Sequence[Item]) -> Values:
         standing = self._by_segment(order)
         x = torch.cat([self._kept(segment, items, _cat(resid[segment.first])) for segment, items in standing])
-        values, by_index = self._values(x), {}
-        for item, value in zip((i for _, items in standing for i in items), values, strict=True):
-            by_index[item.index] = self._or_base(value, item.first)
-        return [by_index[i.index] for i in self.one.items]
+        values = self._values(x).split([len(items) for _, items in standing])
+        each = [self._or_base(value, s.first) for (s, _), value in zip(standing, values, strict=True)]
+        return [i for _, items in standing for i in items], _cat(each)
 
     def _kept(self, segment: Segment, items: Sequence[Item], resid: Tensor) -> Float[Tensor, "item row kept d_model"]:
         """What the unembedding receives at the columns the metric reads."""
@@ -248,18 +249,18 @@ class PassRun:
         here = Held(self.base.prompts, (read - segment.first).clamp(min=0), False)
         return torch.stack([here.take(one) for one in x])
 
-    def _values(self, x: Float[Tensor, "item row kept d_model"]) -> list[Float[Tensor, " prompt"]]:
+    def _values(self, x: Float[Tensor, "item row kept d_model"]) -> Float[Tensor, "item prompt"]:
         if not self.shortcuts:
-            return [self.reader.of_logits(unembed(self.net, one)) for one in x]
+            return torch.stack([self.reader.of_logits(unembed(self.net, one)) for one in x])
         return self.reader.values_of(x)
 
-    def _or_base(self, value: Float[Tensor, " prompt"], first: int) -> Float[Tensor, " prompt"]:
+    def _or_base(self, values: Float[Tensor, "item prompt"], first: int) -> Float[Tensor, "item prompt"]:
         """The base run's value of prompts that read a column before the first one held."""
         read = self.reader.columns
         if not self.shortcuts or read is None or first <= int(read.min()):
-            return value
+            return values
         before = (read.expand(self.rows, -1)[:, 0] < first)[self.reader.task.first_rows]
-        return torch.where(before, self.base_value, value)
+        return torch.where(before, self.base_value, values)
 
 
 def _join(rows: Rows, more: Rows) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import torch
 from jaxtyping import Bool, Int
@@ -49,7 +50,7 @@ class Answers:
     def __len__(self) -> int:
         return self.tokens.shape[0]
 
-    @property
+    @cached_property
     def present(self) -> Bool[Tensor, "prompt answer"]:
         """Which answers a prompt really has."""
         return self.mask.any(-1)
@@ -59,7 +60,17 @@ class Answers:
         """Tokens of each answer; 0 where there is none."""
         return self.mask.sum(-1)
 
-    @property
+    @cached_property
+    def complete(self) -> bool:
+        """Every prompt has as many answers as any other."""
+        return bool(self.present.all())
+
+    @cached_property
+    def everywhere(self) -> bool:
+        """Every prompt has an answer."""
+        return bool(self.present.any(1).all())
+
+    @cached_property
     def single(self) -> bool:
         """Every answer is one token."""
         return not bool((self.widths > 1).any())

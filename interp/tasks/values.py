@@ -12,6 +12,7 @@ import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from types import MappingProxyType
 from typing import Literal
 
@@ -91,7 +92,7 @@ class Task:
                 f"task {name!r}: {len(clean)} clean, {len(corrupt)} corrupt prompts, {n} right and "
                 f"{len(wrong)} wrong answers; there must be one of each per prompt"
             )
-        if not bool(right.present.any(1).all()):
+        if not right.everywhere:
             raise UserError(f"task {name!r}: prompt {int((~right.present.any(1)).int().argmax())} has no right answer")
         rest = {"means_on": means_on, "cluster": cluster, "counterfactual": counterfactual, "meta": meta or {}}
         if right.single and wrong.single:
@@ -117,7 +118,7 @@ class Task:
         """Every answer is one token, and a row is a prompt."""
         return self.answer_of_row is None
 
-    @property
+    @cached_property
     def first_rows(self) -> Int[Tensor, " prompt"]:
         """The first row of each prompt."""
         counts = torch.bincount(self.prompt_of_row, minlength=self.n)
