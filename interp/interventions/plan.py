@@ -299,7 +299,7 @@ def _first_of_donor(ctx: EditContext, donor: Run, base: Base, maps: Maps) -> int
     differs = _donor_differs(ctx, donor, base, maps)
     if ctx.units:
         ((_, index),) = ctx.units
-        differs = differs[:, :, index].any(2)
+        differs = np.any(differs[:, :, index], 2)
     where = ctx.written()
     if where is not None:
         differs = differs & where.flatten(1).cpu().numpy()
