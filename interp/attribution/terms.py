@@ -24,7 +24,8 @@ from torch import Tensor
 
 from interp.attribution.pulled import Pulled, pick, precise, scale_sites
 from interp.hooks.values import Geometry, Prompts
-from interp.models.net import Net, matrix
+from interp.models.net import Net
+from interp.models.parts import linear
 from interp.registry import UserError
 
 Granularity = Literal["components", "heads", "neurons"]
@@ -131,7 +132,7 @@ def _attention(
         term = _whole(net.geometry, f"L{layer}.attn_out", acts, way, columns, net.layers[layer].out)
         return [Component("attn_out", layer)], term
     heads = range(net.geometry.heads)
-    read = rearrange(way @ precise(matrix(net.layers[layer].out)).T, "prompt (head d_head) -> prompt head d_head",
+    read = rearrange(way @ precise(linear(net.layers[layer].out)).T, "prompt (head d_head) -> prompt head d_head",
                      head=len(heads))  # fmt: skip
     if detail.sources == "none":
         z = pick(acts[f"L{layer}.z"], columns)
@@ -164,7 +165,7 @@ def _mlp(
         return [Component("mlp_out", layer)], _whole(net.geometry, f"L{layer}.mlp_out", acts, way, columns, out)
     assert out is not None
     post = pick(acts[f"L{layer}.mlp_post"], columns)
-    terms = post * (way @ precise(matrix(out)).T)
+    terms = post * (way @ precise(linear(out)).T)
     return [Component("mlp_post", layer, neuron=i) for i in range(terms.shape[1])], terms
 
 

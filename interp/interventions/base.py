@@ -26,6 +26,7 @@ from interp.models.grid import Grid
 from interp.models.heap import keep_freed_memory
 from interp.models.model import Model
 from interp.models.net import Net
+from interp.registry import UserError
 
 TOGETHER = 2048
 """Tokens of a pair of sides up to which one pass runs both: larger ones gain nothing, and hold captures of both."""
@@ -42,6 +43,11 @@ class Base:
     """Captures by address; its logits are left empty."""
     final: Float[Tensor, "batch pos d_model"]
     """The residual after the last block."""
+
+    @cached_property
+    def altered(self) -> str:
+        """Why only whole passes are right (`Model.altered`); empty where replay is."""
+        return self.model.altered()
 
     @cached_property
     def held(self) -> Held:
@@ -67,8 +73,16 @@ class Base:
         return found
 
 
-def base_run(model: Model, prompts: Prompts, capture: Iterable[Address], net: Net | None = None) -> Base:
-    """Run the prompts unedited, keeping the addresses named. `net` saves finding the model's parts again."""
+def base_run(
+    model: Model, prompts: Prompts, capture: Iterable[Address], net: Net | None = None, *, whole_passes: bool = False
+) -> Base:
+    """Run the prompts unedited, keeping the addresses named. `net` saves finding the model's parts again.
+
+    UserError where functions or hooks of the user take part in runs, unless only `whole_passes` follow: what computes
+    a model part by part would pass them by.
+    """
+    if not whole_passes and (reason := model.altered()):
+        raise UserError(f"{reason}: a model that is computed part by part cannot heed that; take it off first")
     net, wanted = model.net if net is None else net, list(capture)
     prompts = model.prompts(prompts)
     model._refuse_container_hooks(net)

@@ -206,7 +206,7 @@ def make_plan(
     resolved = [tuple((a, e) for e in edits for a in e.check(g, prompts)) for edits in many]
     if base is None:
         places = [[a for a, _ in edits] for edits in resolved]
-        base = base_run(model, prompts, needed(places, g, options), reader.net)
+        base = base_run(model, prompts, needed(places, g, options), reader.net, whole_passes=True)
     maps: Maps = {}
     items = [_item(i, edits, base, reader, options, maps) for i, edits in enumerate(resolved)]
     passes = _passes([i for i in items if i.entry is not None], reader, options)
@@ -241,7 +241,7 @@ def needed(interventions: Iterable[Sequence[Address]], g: Geometry, options: Opt
 def _item(
     index: int, edits: tuple[tuple[Address, Edit], ...], base: Base, reader: Reader, options: Options, maps: Maps
 ) -> Item:
-    why = _reason_for_plain(edits, base.model, options)
+    why = _reason_for_plain(edits, base.altered, options)
     if why:
         return Item(index, edits, why=why)
     firsts = [_first_change(address, edit, base, maps) for address, edit in edits]
@@ -263,11 +263,11 @@ def _covering(first: int, reader: Reader) -> int:
     return min(first, reader.prompts.width - 1)
 
 
-def _reason_for_plain(edits: tuple[tuple[Address, Edit], ...], model: Model, options: Options) -> str:
+def _reason_for_plain(edits: tuple[tuple[Address, Edit], ...], altered: str, options: Options) -> str:
     if options.plain:
         return "asked for"
-    if model._functions:
-        return "functions of the user are on the model"
+    if altered:
+        return altered
     for address, edit in edits:
         if not (edit.row_wise and edit.position_wise):
             return f"{edit.kind} at {address} may mix rows or positions"

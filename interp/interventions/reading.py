@@ -19,6 +19,7 @@ from interp.hooks.values import Prompts
 from interp.metric_values import LogitsView, Metric, Reads, view_columns
 from interp.models.forward import cap_logits, final_norm, unembed
 from interp.models.net import Net
+from interp.models.parts import reads_as_linear
 from interp.models.weights import unembedding
 from interp.tasks.values import Side, Task
 
@@ -90,14 +91,22 @@ class Reader:
 
     def _scores(self, x: Float[Tensor, "item row d_model"]) -> Float[Tensor, "item row answer"]:
         """Logits of the right answers, then of the wrong ones."""
+        if self._directions is None:
+            return torch.stack([unembed(self.net, one).gather(1, self._answers) for one in x])
         weight, bias = self._directions
         logits = torch.matmul(x.transpose(0, 1), weight).transpose(0, 1)
         return cap_logits(self.net, logits if bias is None else logits + bias)
 
     @cached_property
-    def _directions(self) -> tuple[Float[Tensor, "row d_model answer"], Float[Tensor, "row answer"] | None]:
-        """Unembedding columns of each prompt's answers, and their biases."""
+    def _answers(self) -> Int[Tensor, "row answer"]:
+        return torch.cat([self.task.right.first, self.task.wrong.first], 1).to(self.net.device)
+
+    @cached_property
+    def _directions(self) -> tuple[Float[Tensor, "row d_model answer"], Float[Tensor, "row answer"] | None] | None:
+        """Unembedding columns of each prompt's answers, and their biases; None where it is no linear map to read."""
+        if self.net.unembed is not None and not reads_as_linear(self.net.unembed):
+            return None
         w_u, b_u = unembedding(self.net)
-        ids = torch.cat([self.task.right.first, self.task.wrong.first], 1).to(w_u.device)
+        ids = self._answers.to(w_u.device)
         has_bias = getattr(self.net.unembed, "bias", None) is not None
         return w_u.T[ids].transpose(1, 2), b_u[ids] if has_bias else None

@@ -104,7 +104,7 @@ def baseline(plan: Plan) -> Float[Tensor, " prompt"]:
     """The metric of the unedited base run, read the way the plan reads. Computed once for a plan."""
     reader = plan.reader
     if "baseline" not in plan.notes:
-        if plan.options.plain or not plan.options.prefix or plan.model._functions:
+        if plan.options.plain or not plan.options.prefix or plan.base.altered:
             plan.notes["baseline"] = reader.of_logits(plan.model.run(reader.prompts).logits)
         else:
             with torch.no_grad():

@@ -58,11 +58,12 @@ class Sides:
     def run(self, side: Side, capture: Iterable[str] = ()) -> Run:
         """The unedited run of one side with captures; its logits are left empty where only the metric's are read."""
         prompts = self.task.prompts(side)
-        if self.model._functions:
+        if self.altered:
             run = self.model.run(prompts, capture=capture)
             self._views[side] = self.metric.view(run.logits, self.task, side)
             return run
-        base = base_run(self.model, prompts, resolve_all(capture, self.model.geometry), self.net)
+        wanted = resolve_all(capture, self.model.geometry)
+        base = base_run(self.model, prompts, wanted, self.net, whole_passes=True)
         self._read(base, side)
         return base.run
 
@@ -75,7 +76,7 @@ class Sides:
         other: Side = "corrupt" if side == "clean" else "clean"
         mine, theirs = self.task.prompts(side), self.task.prompts(other)
         places = list(places)
-        replayed = options.prefix and not options.plain and not self.model._functions
+        replayed = options.prefix and not options.plain and not self.altered
         if not replayed or not runs_together(mine, theirs):
             return None, self.run(other, dict.fromkeys(str(a) for one in places for a in one))
         wanted = needed(places, self.model.geometry, options)
@@ -88,6 +89,11 @@ class Sides:
     def _read(self, base: Base, side: Side) -> None:
         with torch.no_grad():
             self._views[side] = Reader(base.net, self.task, self.metric, side).view_of_final(base.final)
+
+    @cached_property
+    def altered(self) -> str:
+        """Why only whole passes are right (`Model.altered`); empty where replay is."""
+        return self.model.altered()
 
     @cached_property
     def net(self) -> Net:

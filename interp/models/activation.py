@@ -14,6 +14,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from interp.models.again import hooked
+from interp.models.parts import is_linear
 
 PIECE = 1 << 16
 """Numbers in a piece: with its temporaries it stays in a core's cache."""
@@ -62,4 +63,4 @@ def in_pieces(module: Activation, x: Tensor) -> bool:
 
 def gives_fresh(module: nn.Module | None) -> bool:
     """Whether a projection's output is nobody else's: a plain linear map, without a hook that may keep it."""
-    return type(module).__name__ in ("Linear", "Conv1D") and not hooked([module])  # type: ignore[arg-type]
+    return is_linear(module) and not hooked([module])

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from torch import Tensor, nn
+from torch.nn.modules import module as everywhere
 
 Call = Callable[[nn.Module, Tensor], Tensor]
 
@@ -27,5 +28,7 @@ def unheard(module: nn.Module, x: Tensor) -> Tensor:
 
 
 def hooked(modules: Iterable[nn.Module | None]) -> bool:
-    """Whether a forward hook hangs on any of them."""
-    return any(m is not None and (m._forward_hooks or m._forward_pre_hooks) for m in modules)
+    """Whether a forward hook hangs on any of them, or one has got a forward that is not its class's."""
+    if everywhere._global_forward_hooks or everywhere._global_forward_pre_hooks:
+        return True
+    return any(m is not None and (m._forward_hooks or m._forward_pre_hooks or "forward" in vars(m)) for m in modules)

@@ -36,6 +36,7 @@ from interp.models.loose import added, part_of
 from interp.models.mlp import hidden, mlp
 from interp.models.net import LayerParts, Net, matrix, packed
 from interp.models.norms import Norm
+from interp.models.parts import is_linear, require_sum
 from interp.models.ragged import Columns, Ragged
 from interp.models.reading import read_norm, replaced
 
@@ -287,5 +288,7 @@ def project_heads(
 def _through_head_outputs(parts: LayerParts, layer: int, z: Tensor, out: Tensor, tap: Tap) -> Tensor:
     weight = rearrange(matrix(parts.out), "(head d_head) d_model -> head d_head d_model", head=z.shape[2])
     heads = torch.einsum("bphd,hdm->bphm", z, weight)
+    if hooked([parts.out]) or not is_linear(parts.out):
+        require_sum(parts.out, heads, out)
     edited = tap("head_out", layer, heads)
     return out if edited is heads else out + (edited - heads).sum(2)

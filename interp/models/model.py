@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
+from torch.nn.modules import module as everywhere
 
 from interp.hooks.addresses import Address
 from interp.hooks.context import Held
@@ -253,6 +254,24 @@ class Model:
                     f"module {name or type(module).__name__!r} carries a hook but is not called by a run: only leaf "
                     "modules are. Put your function on a site (model.hooks), or use plain_module=True"
                 )
+
+    def altered(self) -> str:
+        """What of the user's own takes part in a run and may do anything: mix rows, or ask which columns are there.
+
+        Only a whole forward pass shows it what it expects; empty where there is nothing.
+        """
+        if self._functions:
+            return "functions of the user are on the model"
+        if everywhere._global_forward_hooks or everywhere._global_forward_pre_hooks:
+            return "hooks of the user are on all modules"
+        for module in self.net.called():
+            if not isinstance(module, nn.Module):
+                continue
+            if module._forward_hooks or module._forward_pre_hooks:
+                return f"a hook of the user is on a {type(module).__name__}"
+            if "forward" in vars(module) and "_hf_hook" not in vars(module):  # accelerate's only moves tensors
+                return f"a {type(module).__name__} has a forward of its own"
+        return ""
 
     @contextmanager
     def hooks(self, *specs: HookSpec) -> Iterator[Model]:

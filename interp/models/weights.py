@@ -17,7 +17,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from interp.models.block import unpack
-from interp.models.net import Net, matrix, packed
+from interp.models.net import Net, packed
+from interp.models.parts import linear
 from interp.registry import UserError
 
 
@@ -39,7 +40,7 @@ def head_weights(net: Net, layer: int) -> HeadWeights:
     """Read one layer's attention weights."""
     parts, g = net.layers[layer], net.geometry
     if net.family.packing == "separate":
-        full = [matrix(m).detach() for m in parts.qkv]
+        full = [linear(m).detach() for m in parts.qkv]
         biases = [_bias(m, w.shape[1], w) for m, w in zip(parts.qkv, full, strict=True)]
         q, k, v = (rearrange(w, "d_model (head d_head) -> head d_model d_head", d_head=g.d_head) for w in full)
         bq, bk, bv = (b.view(-1, g.d_head) for b in biases)
@@ -49,11 +50,11 @@ def head_weights(net: Net, layer: int) -> HeadWeights:
             fused = weight.detach().T
             bias = fused.new_zeros(fused.shape[1]) if own is None else own.detach()
         else:
-            fused = matrix(parts.qkv[0]).detach()
+            fused = linear(parts.qkv[0]).detach()
             bias = _bias(parts.qkv[0], fused.shape[1], fused)
         q, k, v = (rearrange(t, "1 d_model head d_head -> head d_model d_head") for t in unpack(net, fused[None]))
         bq, bk, bv = (t[0, 0] for t in unpack(net, bias[None, None]))
-    out = rearrange(matrix(parts.out).detach(), "(head d_head) d_model -> head d_head d_model", head=g.heads)
+    out = rearrange(linear(parts.out).detach(), "(head d_head) d_model -> head d_head d_model", head=g.heads)
     return HeadWeights(q, k, v, out, bq, bk, bv, _bias(parts.out, g.d_model, out))
 
 
@@ -67,7 +68,7 @@ def unembedding(net: Net) -> tuple[Float[Tensor, "d_model d_vocab"], Float[Tenso
     if net.unembed is None:
         eye = torch.eye(net.geometry.d_model, dtype=net.dtype, device=net.device)
         return eye, eye.new_zeros(len(eye))
-    weight = matrix(net.unembed).detach()
+    weight = linear(net.unembed).detach()
     return weight, _bias(net.unembed, weight.shape[1], weight)
 
 
