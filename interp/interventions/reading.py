@@ -25,6 +25,8 @@ from interp.tasks.values import Side, Task
 
 LOGITS = 1 << 26
 """Logits held at a time where a metric reads the vocabulary."""
+ANSWERS = 4
+"""Answers whose logits are summed at a time."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -90,11 +92,15 @@ class Reader:
         return self.metric(logits, self.task, self.side, self.reference)
 
     def _scores(self, x: Float[Tensor, "item row d_model"]) -> Float[Tensor, "item row answer"]:
-        """Logits of the right answers, then of the wrong ones."""
+        """Logits of the right answers, then of the wrong ones.
+
+        Summed number by number, a few answers at a time: a matrix product's rounding would depend on how many
+        interventions are read together, and a sweep that was cut short and went on would not give the same bits.
+        """
         if self._directions is None:
             return torch.stack([unembed(self.net, one).gather(1, self._answers) for one in x])
         weight, bias = self._directions
-        logits = torch.matmul(x.transpose(0, 1), weight).transpose(0, 1)
+        logits = torch.cat([(x[:, :, None] * some).sum(-1) for some in weight.split(ANSWERS, 1)], -1)
         return cap_logits(self.net, logits if bias is None else logits + bias)
 
     @cached_property
@@ -102,11 +108,11 @@ class Reader:
         return torch.cat([self.task.right.first, self.task.wrong.first], 1).to(self.net.device)
 
     @cached_property
-    def _directions(self) -> tuple[Float[Tensor, "row d_model answer"], Float[Tensor, "row answer"] | None] | None:
+    def _directions(self) -> tuple[Float[Tensor, "row answer d_model"], Float[Tensor, "row answer"] | None] | None:
         """Unembedding columns of each prompt's answers, and their biases; None where it is no linear map to read."""
         if self.net.unembed is not None and not reads_as_linear(self.net.unembed):
             return None
         w_u, b_u = unembedding(self.net)
         ids = self._answers.to(w_u.device)
         has_bias = getattr(self.net.unembed, "bias", None) is not None
-        return w_u.T[ids].transpose(1, 2), b_u[ids] if has_bias else None
+        return w_u.T[ids], b_u[ids] if has_bias else None

@@ -253,6 +253,7 @@ def _through_inputs(
 ) -> dict[str, Tensor]:
     """Let the tap see the residual as each head reads it; an edited one goes through norm and projection again."""
     changed = dict(fresh)
+    between = any(tap.wants(site, layer) for site in ("ln1_scale", "ln1"))
     for which in "qkv":
         if not tap.wants(f"{which}_input", layer):
             continue
@@ -264,7 +265,7 @@ def _through_inputs(
         if hooked((net.layers[layer].ln1.module, *net.layers[layer].qkv)) and not torch.equal(before, fresh[which]):
             call, before = heard, project_heads(net, layer, copies, which, grid, heard)
         after = project_heads(net, layer, edited, which, grid, call)
-        changed[which] = replaced(fresh[which], before, after, edited, copies)
+        changed[which] = replaced(fresh[which], before, after, edited, copies, between)
     return changed
 
 

@@ -99,4 +99,4 @@ def _through_mlp_input(net: Net, layer: int, resid: Tensor, x: Tensor, tap: Tap)
     call, before = unheard, norm(own, unheard)
     if hooked([norm.module]) and not torch.equal(before, x):
         call, before = heard, norm(own)
-    return replaced(x, before, norm(edited, call), edited, own)
+    return replaced(x, before, norm(edited, call), edited, own, tap.wants("ln2_scale", layer))

@@ -31,11 +31,11 @@ def through_scale(norm: Norm, x: Tensor, out: Tensor, site: str, layer: int | No
     return out if edited is scale else rescaled(norm, x, out, scale, edited)
 
 
-def replaced(own: Tensor, before: Tensor, after: Tensor, edited: Tensor, read: Tensor) -> Tensor:
-    """What was computed from `read`, where an edit left that alone to the number; what comes of the edit elsewhere.
+def replaced(own: Tensor, before: Tensor, after: Tensor, edited: Tensor, read: Tensor, between: bool) -> Tensor:
+    """What was computed from `read` (`own`), with the difference that an edit of it makes.
 
-    Elsewhere nothing of the old value is left, not even its rounding: a norm behind would make that large where the
-    new value is near 0. The difference, 0 where nothing changed, carries the gradient there.
+    Where that is not 0, and nothing `between` was edited too, the new value itself: nothing of the old one is left
+    then, not even its rounding, which a norm behind makes large where the new value is near 0.
     """
-    same = (edited == read).all(-1, keepdim=True)
-    return torch.where(same, own + (after - before), after)
+    moved = own + (after - before)
+    return moved if between else torch.where((edited == read).all(-1, keepdim=True), moved, after)
