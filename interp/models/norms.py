@@ -9,13 +9,18 @@ The module itself computes y; this file only says what it is made of, for derive
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from interp.models.again import Call, heard
+from interp.models.again import Call, heard, unheard
+from interp.models.parts import PROBED
 from interp.registry import UserError
+
+_KNOWN = ("torch.nn.modules.", "transformers.models.")
+"""Where the classes live whose norms the families' rows describe, and the audit checks."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,6 +45,42 @@ class Norm:
 
     @property
     def eps(self) -> float:
+        self.check()
+        return self._eps
+
+    @property
+    def gain(self) -> Tensor | float:
+        """What the normalised vector is multiplied by, `[d]` (1.0 where there is none)."""
+        self.check()
+        return self._gain
+
+    def check(self) -> None:
+        """UserError where the module computes something else than is said of it here."""
+        if not self._as_said:
+            raise UserError(
+                f"a {type(self.module).__name__} is neither the LayerNorm nor the RMSNorm that its eps and weight say, "
+                "so its parts cannot be read; runs, and patching of sites that need none of them, work as it is"
+            )
+
+    @cached_property
+    def _as_said(self) -> bool:
+        """Known classes are; another, or a forward put on one, is asked for a few random vectors."""
+        module = self.module
+        if module is None or (type(module).__module__.startswith(_KNOWN) and "forward" not in vars(module)):
+            return True
+        like = getattr(module, "weight", None)
+        if not isinstance(like, Tensor):
+            return True  # without a gain there is nothing that tells the width
+        x = torch.randn(1, 4, like.shape[-1], generator=torch.Generator().manual_seed(0)).to(like)
+        with torch.no_grad():
+            given, wide = unheard(module, x), self.centre(x)
+            said = wide / (wide.pow(2).mean(-1, keepdim=True) + self._eps).sqrt() * self._gain
+            said = said if self.bias is None else said + self.bias
+        allowed = PROBED.get(like.dtype, 1e-5) * float(said.abs().max())
+        return given.shape == said.shape and not bool(((given - said).abs() > allowed).any())
+
+    @property
+    def _eps(self) -> float:
         for name in ("eps", "variance_epsilon"):
             value = getattr(self.module, name, None)
             if value is not None:
@@ -47,8 +88,7 @@ class Norm:
         raise UserError(f"norm {type(self.module).__name__} has no eps that we know of")
 
     @property
-    def gain(self) -> Tensor | float:
-        """What the normalised vector is multiplied by, `[d]` (1.0 where there is none)."""
+    def _gain(self) -> Tensor | float:
         weight = getattr(self.module, "weight", None)
         return 1.0 if weight is None else weight + self.gain_offset if self.gain_offset else weight
 

@@ -194,3 +194,32 @@ def test_modules_that_only_move_tensors_are_replayed() -> None:
     assert "of the user" not in str(effects.plan.explain())
     torch.testing.assert_close(effects.values, before, atol=1e-6, rtol=0)
     same(model)
+
+
+class RMSNorm(nn.Module):
+    """Named like a norm, with a norm's parts, and not quite one."""
+
+    def __init__(self, base: nn.Module, power: float) -> None:
+        super().__init__()
+        self.weight, self.eps, self.power = base.weight, 1e-6, power
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x / (x.pow(2).mean(-1, keepdim=True) + self.eps) ** self.power * self.weight  # type: ignore[operator,no-any-return]
+
+
+@pytest.mark.parametrize("power", [0.5, 0.4])
+def test_a_norm_of_the_users_is_heeded_and_read_only_if_it_is_one(power: float) -> None:
+    model = tiny("llama")
+    layer: Any = model.module.model.layers[1]  # type: ignore[union-attr,index]
+    layer.input_layernorm = RMSNorm(layer.input_layernorm, power)
+    same(model)
+    edge_effects(model, task())  # calls the module itself
+    for read in (
+        lambda: model.run(task().clean, capture=["L1.ln1_scale"]),
+        lambda: attribute(model, task(), "eap"),
+    ):
+        if power == 0.5:
+            read()
+            continue
+        with pytest.raises(UserError, match="a RMSNorm is neither the LayerNorm nor the RMSNorm"):
+            read()
