@@ -24,8 +24,8 @@ from torch import Tensor
 
 from interp.attribution.pulled import Pulled, pick, precise, scale_sites
 from interp.hooks.values import Geometry, Prompts
+from interp.models.linear import linear
 from interp.models.net import Net
-from interp.models.parts import linear
 from interp.registry import UserError
 
 Granularity = Literal["components", "heads", "neurons"]

@@ -18,8 +18,8 @@ from interp.hooks.context import Held
 from interp.hooks.values import Prompts
 from interp.metric_values import LogitsView, Metric, Reads, view_columns
 from interp.models.forward import cap_logits, final_norm, unembed
+from interp.models.linear import reads_as_linear
 from interp.models.net import Net
-from interp.models.parts import reads_as_linear
 from interp.models.weights import unembedding
 from interp.tasks.values import Side, Task
 

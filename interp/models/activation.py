@@ -14,7 +14,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from interp.models.again import hooked
-from interp.models.parts import is_linear
+from interp.models.linear import is_linear
 
 PIECE = 1 << 16
 """Numbers in a piece: with its temporaries it stays in a core's cache."""

@@ -32,11 +32,11 @@ from interp.hooks.values import NO_TENSORS
 from interp.models.activation import gives_fresh
 from interp.models.again import Call, heard, hooked, unheard
 from interp.models.attention import KeyValue, mixed_by_grid, values_read
+from interp.models.linear import is_linear, require_sum
 from interp.models.loose import added, part_of
 from interp.models.mlp import hidden, mlp
 from interp.models.net import LayerParts, Net, matrix, packed
 from interp.models.norms import Norm
-from interp.models.parts import is_linear, require_sum
 from interp.models.ragged import Columns, Ragged
 from interp.models.reading import read_norm, replaced
 

@@ -16,7 +16,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from interp.models.again import Call, heard, unheard
-from interp.models.parts import PROBED
+from interp.models.linear import PROBED
 from interp.registry import UserError
 
 _KNOWN = ("torch.nn.modules.", "transformers.models.")

@@ -17,8 +17,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from interp.models.block import unpack
+from interp.models.linear import linear
 from interp.models.net import Net, packed
-from interp.models.parts import linear
 from interp.registry import UserError
 
 
