@@ -125,8 +125,8 @@ def _yaml(text: str, value: str) -> Any:
         return yaml.load(value, _Loader) if value.strip() else ""  # a safe loader, in C or not
     except UserError:
         raise
-    except (yaml.YAMLError, ValueError, AttributeError, RecursionError) as e:
-        # yaml's own, and those of the makers of values: a date that is none, brackets without end
+    except (yaml.YAMLError, ValueError, AttributeError, LookupError, RecursionError) as e:
+        # yaml's own, and those of the makers of values: a date that is none, a number of no digits, endless brackets
         why = getattr(e, "problem", None) or "it cannot be read"
         raise UserError(f"--set {text!r}: the value is no YAML: {why}") from None
 

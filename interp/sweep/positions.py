@@ -63,7 +63,7 @@ def read_yaml(path: Path) -> Located:
         raise UserError(f"{path}, line {mark.line + 1 if mark else 1}: {e.problem or e.context}") from None
     except UserError:
         raise
-    except (yaml.YAMLError, ValueError, AttributeError, RecursionError) as e:
+    except (yaml.YAMLError, ValueError, AttributeError, LookupError, RecursionError) as e:
         # of the values' own makers: a date that is none, `!!timestamp` before a word, brackets without end
         raise UserError(f"{path} is no YAML that can be read: {e}") from None
     finally:

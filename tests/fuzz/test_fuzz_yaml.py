@@ -53,6 +53,7 @@ def planned(path: Path, preset: str | None) -> Expansion:
 @given(spoilt(SWEEP), st.sampled_from([None, "quick", "slow"]))
 @example(b"cells: &a\n  - {experiment: ablation, grid: {seed: *a}}\n", None)
 @example(b"a: &a [1]\n" + b"".join(b"b%d: &b%d [*a, *a]\n" % (i, i) for i in range(9)), None)
+@example(b"cells:\n  - experiment: ablation\n    grid: {n: [!!int ]}\n", None)
 def test_sweep_files(content: bytes, preset: str | None) -> None:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "s.yaml")
@@ -67,6 +68,9 @@ def test_sweep_files(content: bytes, preset: str | None) -> None:
 @example(b"task_options={a: &a {b: *a}}")
 @example(b"task_options=2001-99-99")
 @example(b"n=!!int x")
+@example(b"n=!!int ")
+@example(b"n=!!float")
+@example(b"n=!!bool ")
 def test_settings(content: bytes) -> None:
     text = content.decode("utf-8", "surrogateescape")
     experiment = EXPERIMENTS["activation_patching"]
