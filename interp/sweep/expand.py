@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -61,6 +61,7 @@ class Expansion:
 
 def expand(sweep: SweepFile, found: Located, preset: Preset) -> Expansion:
     """Every cell of the file under this preset. Raises UserError with the line of what is wrong."""
+    _known_somewhere(sweep, found)
     files, names = Files(), Names(found)
     cells: dict[str, SweepCell] = {}
     kinds: list[Resources] = []
@@ -121,7 +122,6 @@ def _combinations(
         experiment = _experiment(name, found, (*place, "experiment", i))
         fields = experiment.config.model_fields
         common: Given = {k: (v, ("defaults", k)) for k, v in sweep.defaults.items() if k in fields}
-        _known_somewhere(sweep, found)
         common |= {k: (v, (*place, "set", k)) for k, v in block.fixed.items()}
         last: Given = {k: (v, ("presets",)) for k, v in preset.override.items() if k in fields}
         if resources.dtype is not None and "dtype" in fields:
@@ -144,15 +144,29 @@ def _experiment(name: str, found: Located, place: tuple[str | int, ...]) -> Expe
 
 
 def _known_somewhere(sweep: SweepFile, found: Located) -> None:
-    """A default that no experiment of the file has is a misspelling."""
+    """A setting that no experiment of the file has is a misspelling, wherever cells are chosen or altered by it."""
     fields = {
         f for b in sweep.cells for n in b.experiments if n in EXPERIMENTS for f in EXPERIMENTS[n].config.model_fields
     }
-    for name in sweep.defaults:
-        if name not in fields:
-            raise found.error(
-                ("defaults", name), str(unknown("setting of the sweep's experiments", name, sorted(fields)))
-            )
+    for place, names, chooses in _choices(sweep):
+        known = fields | {"experiment"} if chooses else fields
+        for name in names:
+            if name not in known:
+                text = str(unknown("setting of the sweep's experiments", name, sorted(known)))
+                raise found.error((*place, name), text)
+
+
+def _choices(sweep: SweepFile) -> Iterator[tuple[tuple[str | int, ...], Iterable[str], bool]]:
+    """Where the file names settings outside its blocks' own: place, names, and whether cells are chosen by them."""
+    yield ("defaults",), sweep.defaults, False
+    for i, rule in enumerate(sweep.exclude):
+        yield ("exclude", i, "when"), rule.when, True
+    for number, block in enumerate(sweep.cells):
+        for i, rule in enumerate(block.exclude):
+            yield ("cells", number, "exclude", i, "when"), rule.when, True
+    for name, preset in sweep.presets.items():
+        yield ("presets", name, "only"), preset.only, True
+        yield ("presets", name, "override"), preset.override, False
 
 
 def _checked(

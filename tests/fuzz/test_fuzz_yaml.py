@@ -15,8 +15,7 @@ from hypothesis import strategies as st
 from interp.cells import EXPERIMENTS, cell_hash
 from interp.cli.running import Flags, _recorded, run_one
 from interp.sweep.cellfile import read_cells
-from interp.sweep.expand import Expansion, expand
-from interp.sweep.spec import chosen_preset, read_file
+from interp.sweep.plan import Plan, make_plan
 
 pytestmark = pytest.mark.long
 
@@ -44,15 +43,16 @@ SETTINGS = (
 RUN = json.dumps({"experiment": "ablation", "version": 1, "config": {"n": 8, "sites": "z"}, "files": {}}).encode()
 
 
-def planned(path: Path, preset: str | None) -> Expansion:
-    sweep, found = read_file(path)
-    return expand(sweep, found, chosen_preset(sweep, preset))
+def planned(path: Path, preset: str | None) -> Plan:
+    return make_plan(path, preset)
 
 
 @many
 @given(spoilt(SWEEP), st.sampled_from([None, "quick", "slow"]))
 @example(b"cells: &a\n  - {experiment: ablation, grid: {seed: *a}}\n", None)
 @example(b"a: &a [1]\n" + b"".join(b"b%d: &b%d [*a, *a]\n" % (i, i) for i in range(9)), None)
+@example(b"cells:\n  - experiment: ablation\npresets:\n  quick: {only: {eed: [0]}}\n", "quick")
+@example(b"cells:\n  - experiment: ablation\npresets:\n  quick: {only: {seed: [7]}}\n", "quick")
 @example(b"cells:\n  - experiment: ablation\n    grid: {n: [!!int ]}\n", None)
 def test_sweep_files(content: bytes, preset: str | None) -> None:
     with tempfile.TemporaryDirectory() as folder:

@@ -79,6 +79,22 @@ SETTINGS = {
         "defaults:\n  rows: 1\n  colour: red\ncells:\n  - experiment: probe\n",
         r"line 3: unknown setting of the sweep's experiments 'colour'",
     ),
+    "bad name in an exclusion": (
+        "cells:\n  - experiment: probe\nexclude:\n  - when: {sede: 1}\n",
+        r"line 4: unknown setting of the sweep's experiments 'sede'; did you mean seed",
+    ),
+    "bad name in an exclusion of a block": (
+        "cells:\n  - experiment: probe\n    exclude:\n      - when:\n          sede: 1\n",
+        r"line 5: unknown setting of the sweep's experiments 'sede'",
+    ),
+    "bad name in a preset": (
+        "cells:\n  - experiment: probe\npresets:\n  quick:\n    only: {sede: 0}\n",
+        r"line 5: unknown setting of the sweep's experiments 'sede'",
+    ),
+    "bad name in what a preset overrides": (
+        "cells:\n  - experiment: probe\npresets:\n  quick:\n    override: {row: 1}\n",
+        r"line 5: unknown setting of the sweep's experiments 'row'; did you mean rows\?",
+    ),
     "unknown preset of the experiment": (
         "cells:\n  - experiment: probe\n    preset: huge\n",
         r"line 3: unknown preset of probe 'huge'",
