@@ -19,7 +19,7 @@ from interp.models.again import Call, heard, unheard
 from interp.models.linear import PROBED
 from interp.registry import UserError
 
-_KNOWN = ("torch.nn.modules.", "transformers.models.")
+_KNOWN = ("torch.nn.modules.", "transformers.models.", "interp.models.")
 """Where the classes live whose norms the families' rows describe, and the audit checks."""
 
 
@@ -69,8 +69,8 @@ class Norm:
         if module is None or (type(module).__module__.startswith(_KNOWN) and "forward" not in vars(module)):
             return True
         like = getattr(module, "weight", None)
-        if not isinstance(like, Tensor):
-            return True  # without a gain there is nothing that tells the width
+        if not isinstance(like, Tensor) or like.ndim != 1:
+            return True  # nothing tells the width
         x = torch.randn(1, 4, like.shape[-1], generator=torch.Generator().manual_seed(0)).to(like)
         with torch.no_grad():
             given, wide = unheard(module, x), self.centre(x)
