@@ -47,7 +47,7 @@ class Base:
     @cached_property
     def altered(self) -> str:
         """Why only whole passes are right (`Model.altered`); empty where replay is."""
-        return self.model.altered()
+        return self.model.altered(self.net)
 
     @cached_property
     def held(self) -> Held:
@@ -81,9 +81,9 @@ def base_run(
     UserError where functions or hooks of the user take part in runs, unless only `whole_passes` follow: what computes
     a model part by part would pass them by.
     """
-    if not whole_passes and (reason := model.altered()):
-        raise UserError(f"{reason}: a model that is computed part by part cannot heed that; take it off first")
     net, wanted = model.net if net is None else net, list(capture)
+    if not whole_passes and (reason := model.altered(net)):
+        raise UserError(f"{reason}: a model that is computed part by part cannot heed that; take it off first")
     prompts = model.prompts(prompts)
     model._refuse_container_hooks(net)
     acts, final = _run(net, prompts, wanted)

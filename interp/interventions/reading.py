@@ -98,14 +98,15 @@ class Reader:
         interventions are read together, and a sweep that was cut short and went on would not give the same bits.
         """
         if self._directions is None:
-            return torch.stack([unembed(self.net, one).gather(1, self._answers) for one in x])
+            every = (unembed(self.net, one) for one in x)  # one at a time: the whole vocabulary
+            return torch.stack([logits.gather(1, self._answers.to(logits.device)) for logits in every])
         weight, bias = self._directions
         logits = torch.cat([(x[:, :, None] * some).sum(-1) for some in weight.split(ANSWERS, 1)], -1)
         return cap_logits(self.net, logits if bias is None else logits + bias)
 
     @cached_property
     def _answers(self) -> Int[Tensor, "row answer"]:
-        return torch.cat([self.task.right.first, self.task.wrong.first], 1).to(self.net.device)
+        return torch.cat([self.task.right.first, self.task.wrong.first], 1)
 
     @cached_property
     def _directions(self) -> tuple[Float[Tensor, "row answer d_model"], Float[Tensor, "row answer"] | None] | None:

@@ -93,7 +93,7 @@ class Sides:
     @cached_property
     def altered(self) -> str:
         """Why only whole passes are right (`Model.altered`); empty where replay is."""
-        return self.model.altered()
+        return self.model.altered(self.net)
 
     @cached_property
     def net(self) -> Net:

@@ -51,11 +51,20 @@ def reads_as_linear(module: nn.Module) -> bool:
     weight, bias = matrix(module), getattr(module, "bias", None)
     if not weight.is_floating_point():  # quantised
         return False
-    x = torch.randn(1, 4, weight.shape[0], generator=torch.Generator().manual_seed(0)).to(weight)
+    x = some_vectors(weight[:, 0])
     with torch.no_grad():
-        given, expected = heard(module, x), x @ weight if bias is None else x @ weight + bias
-    allowed = PROBED.get(weight.dtype, 1e-5) * float(expected.abs().max())
-    return given.shape == expected.shape and not bool(((given - expected).abs() > allowed).any())
+        return agree(heard(module, x), x @ weight if bias is None else x @ weight + bias)
+
+
+def some_vectors(like: Float[Tensor, " d"]) -> Float[Tensor, "1 4 d"]:
+    """A few vectors to ask a module with, always the same ones."""
+    return torch.randn(1, 4, len(like), generator=torch.Generator().manual_seed(0)).to(like)
+
+
+def agree(given: Tensor, said: Tensor) -> bool:
+    """Whether a module gave what is said of it, up to rounding."""
+    allowed = PROBED.get(said.dtype, 1e-5) * float(said.abs().max())
+    return given.shape == said.shape and not bool(((given - said).abs() > allowed).any())
 
 
 def require_sum(module: nn.Module, parts: Float[Tensor, "*rows head d"], whole: Float[Tensor, "*rows d"]) -> None:

@@ -255,16 +255,17 @@ class Model:
                     "modules are. Put your function on a site (model.hooks), or use plain_module=True"
                 )
 
-    def altered(self) -> str:
+    def altered(self, net: Net | None = None) -> str:
         """What of the user's own takes part in a run and may do anything: mix rows, or ask which columns are there.
 
-        Only a whole forward pass shows it what it expects; empty where there is nothing.
+        Only a whole forward pass shows it what it expects; empty where there is nothing. `net` saves finding the
+        model's parts again.
         """
         if self._functions:
             return "functions of the user are on the model"
         if everywhere._global_forward_hooks or everywhere._global_forward_pre_hooks:
             return "hooks of the user are on all modules"
-        for module in self.net.called():
+        for module in (self.net if net is None else net).called():
             if not isinstance(module, nn.Module):
                 continue
             if module._forward_hooks or module._forward_pre_hooks:
