@@ -111,6 +111,8 @@ def attend(
         if edited is not scores:
             edited = _unread(tap, "scores", layer, edited, ~allowed, torch.finfo(scores.dtype).min)
         upcast = torch.float32 if net.family.softmax_fp32 else None
+        if upcast is not None and edited.dtype == torch.float64:  # whose least number is −∞ there: a row of it is nan
+            edited = edited.clamp(min=torch.finfo(upcast).min)
         weights = softmax(edited, upcast) if net.loose else torch.softmax(edited, -1, dtype=upcast)
         pattern = weights.to(q.dtype)
         if grid.padded:  # a query that may read nothing: softmax of a constant row

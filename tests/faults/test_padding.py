@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from interp.hooks.edits import zero
+from interp.hooks.edits import function, zero
 from interp.hooks.values import Prompts
+from interp.models.model import Model
+from tests.interventions.drawn import in_double, model_of
 from tests.tiny import HF_KINDS, tiny
 
 LEFT, MASK = torch.tensor([[0, 0, 1, 2, 3, 4]]), torch.tensor([[0, 0, 1, 1, 1, 1]])
@@ -60,9 +64,10 @@ def test_right_padding_leaves_the_loss_alone(kind: str) -> None:
     assert float(losses[0]) == pytest.approx(float(sum(alone)) / (3 + 5 + 1), rel=1e-5)
 
 
+@pytest.mark.parametrize("made", [tiny, in_double])
 @pytest.mark.parametrize("kind", HF_KINDS)
-def test_nothing_is_infinite_under_padding(kind: str) -> None:
-    model = tiny(kind)
+def test_nothing_is_infinite_under_padding(kind: str, made: Callable[[str], Model]) -> None:
+    model = made(kind)
     sites = list(model.sites())
     run = model.run(LEFT, MASK, capture=sites, grads=sites, metric=last)
     for values in (run.acts, run.grads):
@@ -72,8 +77,15 @@ def test_nothing_is_infinite_under_padding(kind: str) -> None:
         pattern = run[f"L{i}.pattern"]
         assert bool((pattern[:, :, :2] == 0).all())  # padding reads nothing
         assert bool((pattern[..., :2] == 0).all())  # and is not read
-        assert torch.allclose(pattern[:, :, 2:].sum(-1), torch.ones(1, 4, 4), atol=1e-6)
-        assert bool((run[f"L{i}.scores"][:, :, :2] == torch.finfo(torch.float32).min).all())
+        torch.testing.assert_close(pattern[:, :, 2:].sum(-1), torch.ones(1, 4, 4).to(pattern), rtol=0, atol=1e-6)
+        assert bool((run[f"L{i}.scores"][:, :, :2] == torch.finfo(model.dtype).min).all())
+
+
+@pytest.mark.parametrize("kind", HF_KINDS)
+def test_a_row_that_an_edit_leaves_nothing_to_read_is_finite(kind: str) -> None:
+    edit = function("L0.scores", lambda x, ctx: torch.full_like(x, torch.finfo(x.dtype).min))
+    single, double = (made(kind).run(LEFT, MASK, edits=[edit]).logits for made in (model_of, in_double))
+    assert torch.allclose(single[:, 2:].double(), double[:, 2:], atol=1e-5)
 
 
 @pytest.mark.parametrize("kind", HF_KINDS)
