@@ -1,80 +1,75 @@
-"""The floor: what a plan's matrix products alone take on this machine, each timed at the shapes the plan runs it at.
+"""The floor: what a plan's matrix products alone take on this machine, run in the plan's order at the plan's shapes.
 
 For every block that a pass walks: keys and values of all tokens it holds there, queries, scores and mixed values of
-those that go on, and the output and MLP maps of these and of the interventions that join at the block. Products are
-timed with the model's own weights, layer after layer as a pass walks up: a plan of small passes is not held to the
-rate of large ones, nor one that reads a layer's weights once to the rate of weights that stay in the cache.
+those that go on, and the output and MLP maps of these and of the interventions that join at the block. The products
+use the model's own weights and follow each other as they do in the plan: a plan of small passes is not held to the
+rate of large ones, nor one that goes from weight to weight to the rate of weights that stay in the cache.
 """
 
 from __future__ import annotations
 
-import time
 from collections import Counter
-from statistics import median
-from typing import TYPE_CHECKING, Literal, TypeVar
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
 
 from interp.interventions.base import runs_together
-from interp.interventions.cost import block_flops, mlp_in, mlp_out, out_projection, projections, reading_flops
+from interp.interventions.cost import block_flops, reading_flops
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from torch import Tensor
 
-    from interp.hooks.values import Geometry
     from interp.interventions.plan import Pass, Plan
 
-Size = TypeVar("Size")
 Kind = Literal["qkv", "kv", "q", "out", "mlp"]
-KINDS: tuple[Kind, ...] = ("qkv", "kv", "q", "out", "mlp")
 Work = tuple[Kind, int]
 """Products of a block, and over how many tokens."""
 Mixing = tuple[int, int]
 """Scores and mixed values: of how many rows, and of how many queries in each."""
-SIZES = 8
-"""Different numbers of tokens at which a kind is timed at most; those between take the nearest one's rate."""
+Product = tuple["Tensor", "Tensor"]
+"""What is multiplied."""
 
 
-def plan_floor(plan: Plan) -> float:
-    """Seconds of the matrix products of a plan and of its base and donor runs."""
-    work, mixing = _work(plan)
-    total = 0.0
-    for kind in KINDS:
-        sizes = sorted(tokens for k, tokens in work if k == kind)
-        rates = {n: product_seconds(plan, kind, n) / n for n in _some(sizes)}
-        total += sum(n * work[kind, n] * rates[min(rates, key=lambda s: abs(s - n))] for n in sizes)
-    rows = {m: mixing_seconds(plan, m) / m[0] for m in _some(sorted(mixing))}
-    for (n, queries), count in mixing.items():
-        near = min(rows, key=lambda m: (m[1] != queries, abs(m[0] - n)))
-        total += n * count * rows[near]
-    return total
+@dataclass(frozen=True)
+class Step:
+    """What one pass multiplies in one layer, in this order."""
+
+    layer: int
+    before: tuple[Work, ...]
+    mixing: tuple[Mixing, ...]
+    after: tuple[Work, ...]
 
 
-def _some(sizes: list[Size]) -> list[Size]:
-    """Evenly spaced ones where there are many."""
-    if len(sizes) <= SIZES:
-        return sizes
-    return [sizes[round(i * (len(sizes) - 1) / (SIZES - 1))] for i in range(SIZES)]
+def floor_of(plan: Plan) -> Callable[[], None]:
+    """Multiplies, at each call, all that the plan and its base and donor runs multiply."""
+    import torch
+
+    every = list(products(plan))
+
+    def run() -> None:
+        with torch.no_grad():
+            for a, b in every:
+                a @ b
+
+    run()
+    return run
 
 
-def _work(plan: Plan) -> tuple[Counter[Work], Counter[Mixing]]:
-    """How often which products run."""
+def steps(plan: Plan) -> Iterator[Step]:
+    """What the plan multiplies, base and donor runs first."""
     prompts, layers, task = plan.reader.prompts, plan.model.geometry.layers, plan.reader.task
-    work: Counter[Work] = Counter()
-    mixing: Counter[Mixing] = Counter()
     sides = 1 if runs_together(task.clean, task.corrupt) else 2
     rows = len(prompts) * 2 // sides
-    for kind in ("qkv", "out", "mlp"):
-        work[kind, rows * prompts.width] += layers * sides  # type: ignore[index]
-    mixing[rows, prompts.width] += layers * sides
+    tokens = rows * prompts.width
+    for _ in range(sides):
+        for layer in range(layers):
+            yield Step(layer, (("qkv", tokens),), ((rows, prompts.width),), (("out", tokens), ("mlp", tokens)))
     for one in plan.passes:
         for layer in range(layers):
-            _add(plan, one, layer, work, mixing)
-    return work, mixing
+            yield _step(plan, one, layer)
 
 
-def _add(plan: Plan, one: Pass, layer: int, work: Counter[Work], mixing: Counter[Mixing]) -> None:
-    """What one pass runs in one layer."""
+def _step(plan: Plan, one: Pass, layer: int) -> Step:
     prompts, read, count = plan.reader.prompts, plan.reader.columns, len(plan.reader.prompts)
     narrow = layer == plan.model.geometry.layers - 1 and read is not None
     tokens, joined, rows = 0, 0, Counter[int]()
@@ -91,58 +86,33 @@ def _add(plan: Plan, one: Pass, layer: int, work: Counter[Work], mixing: Counter
         else:
             raise NotImplementedError(f"a floor is known for edits of whole blocks and of z, not for {entry.given}")
     queries = sum(kept * n for kept, n in rows.items())
-    if tokens and queries == tokens:
-        work["qkv", tokens] += 1
-    elif tokens:
-        work["kv", tokens] += 1
-        work["q", queries] += 1
-    for kept, n in rows.items():
-        mixing[n, kept] += 1
-    if queries + joined:
-        work["out", queries + joined] += 1
-        work["mlp", queries + joined] += 1
+    before: tuple[Work, ...] = (("qkv", tokens),) if queries == tokens else (("kv", tokens), ("q", queries))
+    after: tuple[Work, ...] = (("out", queries + joined), ("mlp", queries + joined))
+    return Step(layer, before if tokens else (), tuple((n, q) for q, n in rows.items()), after if after[0][1] else ())
 
 
-def product_seconds(plan: Plan, kind: Kind, tokens: int, rounds: int = 3) -> float:
-    """Median seconds of a kind of product in one block."""
+def products(plan: Plan) -> Iterator[Product]:
+    """The factors of every product in turn; what is multiplied with the weights is the same few random numbers."""
     import torch
 
-    layers = [_weights(plan, layer)[kind] for layer in range(plan.model.geometry.layers)]
-    inputs = {w.shape[0]: torch.randn(tokens, w.shape[0]) for w in layers[0]}
+    g, keys, every = plan.model.geometry, plan.reader.prompts.width, list(steps(plan))
+    wide, square = max(g.d_model, g.d_mlp, g.heads * g.d_head), g.heads * keys * max(g.d_head, keys)
+    most = [n * wide for step in every for _, n in step.before + step.after]
+    memory = torch.randn(max(most + [n * square for step in every for n, _ in step.mixing]))
 
-    def run() -> None:
-        for weights in layers:
-            for w in weights:
-                inputs[w.shape[0]] @ w
+    def numbers(*shape: int) -> Tensor:
+        return memory[: torch.Size(shape).numel()].view(shape)
 
-    return _timed(run, rounds) / len(layers)
-
-
-def mixing_seconds(plan: Plan, size: Mixing, rounds: int = 3) -> float:
-    """Median seconds of one block's scores and mixed values."""
-    import torch
-
-    (rows, queries), g, keys = size, plan.model.geometry, plan.reader.prompts.width
-    q, k, v = (torch.randn(rows * g.heads, n, g.d_head) for n in (queries, keys, keys))
-    pattern = torch.randn(rows * g.heads, queries, keys)
-
-    def run() -> None:
-        torch.bmm(q, k.transpose(1, 2))
-        torch.bmm(pattern, v)
-
-    return _timed(run, rounds)
-
-
-def _timed(run: Callable[[], None], rounds: int) -> float:
-    import torch
-
-    times = []
-    with torch.no_grad():
-        for _ in range(rounds + 1):
-            start = time.perf_counter()
-            run()
-            times.append(time.perf_counter() - start)
-    return median(times[1:])
+    for step in every:
+        weights = _weights(plan, step.layer)
+        for kind, tokens in step.before:
+            yield from ((numbers(tokens, len(w)), w) for w in weights[kind])
+        for rows, queries in step.mixing:
+            n = rows * g.heads
+            yield numbers(n, queries, g.d_head), numbers(n, keys, g.d_head).transpose(1, 2)
+            yield numbers(n, queries, keys), numbers(n, keys, g.d_head)
+        for kind, tokens in step.after:
+            yield from ((numbers(tokens, len(w)), w) for w in weights[kind])
 
 
 def _weights(plan: Plan, layer: int) -> dict[Kind, list[Tensor]]:
@@ -165,17 +135,3 @@ def whole_flops(plan: Plan) -> int:
     answers = plan.reader.task.right.tokens.shape[1] + plan.reader.task.wrong.tokens.shape[1]
     side = g.layers * block_flops(g, tokens, tokens, prompts.width) + reading_flops(g, len(prompts), 1, answers)
     return plan.flops + 2 * side
-
-
-def counted_flops(plan: Plan) -> int:
-    """The operations of the products that the floor times: those of the plan, reading left out."""
-    g: Geometry = plan.model.geometry
-    q = 2 * g.d_model * g.d_head * g.heads
-    each: dict[Kind, int] = {
-        "qkv": projections(g), "q": q, "kv": projections(g) - q, "out": out_projection(g),
-        "mlp": mlp_in(g) + mlp_out(g),
-    }  # fmt: skip
-    work, mixing = _work(plan)
-    keys = plan.reader.prompts.width
-    total = sum(each[kind] * tokens * count for (kind, tokens), count in work.items())
-    return total + sum(4 * g.heads * g.d_head * keys * n * queries * count for (n, queries), count in mixing.items())

@@ -213,7 +213,7 @@ class PassRun:
         out, _ = block(
             self.net, layer, _flat([t for s, _ in parts for t in resid[s.first]], one), _columns(parts, one),
             every[0][0].tap if one else _tap(parts, every), prefix=prefix[0] if one else prefix, given=given,
-            tail=_columns(parts, one, tail) if tail else None, beside=beside,
+            tail=_columns(parts, one, tail) if tail else None, beside=beside, spare=len(order) > 1,
         )  # fmt: skip
         return _parted(out, every, tail, one)
 

@@ -4,12 +4,13 @@
 
 It calls the checkpoint's own leaf modules and calls `tap(site, layer, tensor)` wherever a tensor has a name;
 `tap` returns the tensor, or an edited one. Capture, edits, gradients, users' functions and partial execution
-are all this one mechanism. Four arguments serve partial execution:
+are all this one mechanism. Five arguments serve partial execution:
 
     prefix   keys and values of the columns before the held ones (from a base run), already rotated
     given    tensors to take as they are instead of computing them, by site: the block is entered there
     tail     a narrower grid: queries, and all that follows them, only at these columns
     beside   puts residual and z of further rows beside those of the others: they join at z
+    spare    nobody else holds the residual, and its memory may be written to
 
 Derived sites (`q_input`, `head_out`, `*_scale`, `mlp_in` …) are computed only when the tap wants them; a no-op edit
 there changes nothing, to the bit.
@@ -59,11 +60,13 @@ def block(
     given: Mapping[str, Tensor] = NO_TENSORS,
     tail: Columns | None = None,
     beside: Beside | None = None,
+    spare: bool = False,
 ) -> tuple[Float[Tensor, "rows kept d_model"], KeyValue | None]:
     """Run one block; returns the residual after it, and the rotated keys and values of the held columns."""
     parts, g = net.layers[layer], net.geometry
     resid = tap("resid_pre", layer, resid)
     after: KeyValue | None = None
+    ours = False
     # where attention and MLP of a parallel block read through one norm, it is called once
     normed = parts.ln1(resid) if g.parallel and parts.one_norm and not given else None
     if "resid_mid" in given:
@@ -77,7 +80,8 @@ def block(
             resid, z = beside(resid, z)
             normed = None  # it is of the rows that were there before
         if z is not None and _sums(net, parts.out) and not any(tap.wants(site, layer) for site in BETWEEN):
-            mid = added(resid, parts.out, z.flatten(2))
+            mid = added(resid, parts.out, z.flatten(2), spare)
+            ours = not tap.wants("resid_mid", layer)
         else:
             attn_out = written(net, layer, z, tap, given)
             if g.parallel and g.mlp:
@@ -91,7 +95,7 @@ def block(
     post = None if "mlp_out" in given or parts.routed is not None else hidden(net, layer, mid, tap, given)
     unseen = not (tap.wants("mlp_out_pre", layer) or tap.wants("mlp_out", layer))
     if post is not None and unseen and _sums(net, parts.mlp_out):
-        return tap("resid_post", layer, added(mid, parts.mlp_out, post)), after  # type: ignore[arg-type]
+        return tap("resid_post", layer, added(mid, parts.mlp_out, post, ours)), after  # type: ignore[arg-type]
     out = mlp(net, layer, mid, tap, given, post=post)
     return tap("resid_post", layer, _join(net, parts.post2, mid, out)), after
 

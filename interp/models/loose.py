@@ -63,7 +63,7 @@ def activated(
     kernel = IN_PLACE[type(act).__module__, type(act).__name__]
     flat, bias = x.reshape(-1, x.shape[-1]), linear.bias
     out = torch.mm(flat, matrix(linear))
-    count = max(1, out.numel() // PIECE) if x.device.type == "cpu" else 1
+    count = _pieces(out)
     pieces = out.chunk(count)
     gates = [None] * len(pieces) if times is None else times.reshape(out.shape).chunk(count)
     for piece, gate in zip(pieces, gates, strict=True):
@@ -73,6 +73,11 @@ def activated(
         if gate is not None:
             piece.mul_(gate)
     return out.view(*x.shape[:-1], -1)
+
+
+def _pieces(x: Tensor) -> int:
+    """Into how many pieces a tensor is cut that goes through several steps."""
+    return max(1, x.numel() // PIECE) if x.device.type == "cpu" else 1
 
 
 RMS = frozenset({
@@ -89,23 +94,32 @@ def normed(module: nn.Module, x: Float[Tensor, "... d"]) -> Float[Tensor, "... d
         return None
     size = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
     over = size.square_().div_(x.shape[-1]).add_(module.variance_epsilon).rsqrt_()  # type: ignore[arg-type]
-    out: Tensor = (x * over).mul_(module.weight)  # type: ignore[arg-type]
+    out = torch.empty_like(x)
+    for piece, own, factor in zip(*(t.chunk(_pieces(x)) for t in (x, out, over)), strict=True):
+        torch.mul(piece, factor, out=own).mul_(module.weight)  # type: ignore[arg-type]
     return out
 
 
 def turned(x: Float[Tensor, "... d"], cos: Float[Tensor, "... d"], sin: Float[Tensor, "... d"]) -> Tensor:
     """x·cos + (−b, a)·sin of the halves (a, b) of x."""
-    half, out = x.shape[-1] // 2, x * cos
-    out[..., :half].addcmul_(x[..., half:], sin[..., :half], value=-1)
-    out[..., half:].addcmul_(x[..., :half], sin[..., half:])
+    half, out, count = x.shape[-1] // 2, torch.empty_like(x), _pieces(x)
+    angles = [t.chunk(count) if len(t) == len(x) else [t] * count for t in (cos, sin)]
+    for own, piece, c, s in zip(out.chunk(count), x.chunk(count), *angles, strict=False):
+        torch.mul(piece, c, out=own)
+        own[..., :half].addcmul_(piece[..., half:], s[..., :half], value=-1)
+        own[..., half:].addcmul_(piece[..., :half], s[..., half:])
     return out
 
 
 def added(
-    stream: Float[Tensor, "batch pos d_model"], module: nn.Module, x: Float[Tensor, "batch pos d"]
+    stream: Float[Tensor, "batch pos d_model"], module: nn.Module, x: Float[Tensor, "batch pos d"], spare: bool = False
 ) -> Float[Tensor, "batch pos d_model"]:
-    """The residual stream with a plain linear map of x added; new memory."""
+    """The residual stream with a plain linear map of x added. With `spare` nobody else holds the stream, and its
+    memory may take the result."""
     start, bias, wide = stream.reshape(-1, stream.shape[-1]), module.bias, x.reshape(-1, x.shape[-1])
+    if spare:
+        start = start if bias is None else start.add_(bias)  # type: ignore[arg-type]
+        return start.addmm_(wide, matrix(module)).view_as(stream)
     if isinstance(bias, Tensor):
         return (start + bias).addmm_(wide, matrix(module)).view_as(stream)
     return torch.addmm(start, wide, matrix(module)).view_as(stream)

@@ -43,14 +43,15 @@ def test_activations_step_back() -> None:
         assert not loose.fits_activated(nn.Sequential(linear), act)
 
 
-def test_norms_agree_and_step_back() -> None:
+@pytest.mark.parametrize("tokens", [5, 9000])  # one piece, and several
+def test_norms_agree_and_step_back(tokens: int) -> None:
     from transformers.models.gemma.modeling_gemma import GemmaRMSNorm
     from transformers.models.llama.modeling_llama import LlamaRMSNorm
 
-    x, norm = 3 * drawn(4, 5, 64), LlamaRMSNorm(64, eps=1e-6)
+    x, norm = 3 * drawn(4, tokens, 64), LlamaRMSNorm(64, eps=1e-6)
     with torch.no_grad():
         norm.weight.copy_(drawn(64))
-        torch.testing.assert_close(loose.normed(norm, x), norm(x), rtol=0, atol=1e-6)
+        torch.testing.assert_close(loose.normed(norm, x), norm(x), rtol=1e-6, atol=1e-6)
         assert loose.normed(GemmaRMSNorm(64), x) is None  # its gain is 1 + weight
         assert loose.normed(norm, x.bfloat16()) is None
         assert loose.normed(nn.LayerNorm(64), x) is None
@@ -60,11 +61,16 @@ def test_norms_agree_and_step_back() -> None:
     assert loose.normed(norm, x) is None  # a graph may be wanted
 
 
-def test_turned_and_parts() -> None:
-    x, angle = drawn(2, 3, 4, 8), drawn(1, 3, 1, 4).repeat(1, 1, 1, 2)
+@pytest.mark.parametrize(("rows", "angles"), [(2, 1), (2, 2), (7000, 1), (7000, 7000)])  # one piece, and several
+def test_turned(rows: int, angles: int) -> None:
+    x, angle = drawn(rows, 3, 4, 8), drawn(angles, 3, 1, 4).repeat(1, 1, 1, 2)
     a, b = x.chunk(2, -1)
     expected = x * angle.cos() + torch.cat((-b, a), -1) * angle.sin()
     torch.testing.assert_close(loose.turned(x, angle.cos(), angle.sin()), expected, rtol=0, atol=1e-6)
+
+
+def test_part_of() -> None:
+    x = drawn(2, 3, 4, 8)
     for linear in (nn.Linear(8, 12), nn.Linear(8, 12, bias=False), Conv1D(12, 8)):
         with torch.no_grad():
             part = loose.part_of(linear, x, slice(4, None))
@@ -80,7 +86,12 @@ def test_added(bias: bool) -> None:
         conv = Conv1D(8, 16)
         conv.bias.copy_(drawn(8))
         torch.testing.assert_close(loose.added(stream, conv, x), stream + conv(x), rtol=0, atol=1e-6)
-    assert torch.equal(stream, before)
+        assert torch.equal(stream, before)
+        for module in (linear, conv):
+            own = stream.clone()
+            into = loose.added(own, module, x, spare=True)
+            torch.testing.assert_close(into, stream + module(x), rtol=0, atol=1e-6)
+            assert into.data_ptr() == own.data_ptr()
 
 
 @pytest.mark.parametrize("keys", [1, 15, 16, 33])
