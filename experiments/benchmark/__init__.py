@@ -1,7 +1,7 @@
 """Benchmark: our sweeps beside those of other public software, alternately in one process.
 
 One row per case: median seconds of both, the ratio with its spread, the floor (what the plan's matrix products alone
-take, each timed at the plan's own shapes), the largest difference of the numbers, and peak memory. `reason` holds
+take, run in the plan's order beside each of our rounds), the largest difference of the numbers, and peak memory. `reason` holds
 what else belongs to the figures: how much of their loop was timed each round, the ratio that FLOPs alone would give,
 their own overhead over their FLOPs.
 
@@ -65,4 +65,4 @@ def run(config: Benchmark, context: Context) -> Table:
 
 
 SMOKE = {"shapes": ("tiny",), "rounds": 1, "edges": False, "attribution": False, "peers": False, "memory": False}
-EXPERIMENT = Experiment("benchmark", 3, Benchmark, run, {"smoke": SMOKE})
+EXPERIMENT = Experiment("benchmark", 4, Benchmark, run, {"smoke": SMOKE})
