@@ -36,7 +36,11 @@ REST = tuple(kind for kind in HF_KINDS if kind not in KINDS)
 def compare(case: Case, prefix: bool, pack: int | None, wide: bool, seen: Counter[str]) -> None:
     """Planned against plain, in float64 too if `wide`; counts which promise applied and what was tried."""
     planned_way = make_plan(case.model, case.interventions, case.reader, Options(prefix=prefix, pack=pack))
+    held = {**planned_way.base.run.acts, "final": planned_way.base.final}
+    before = {address: value.clone() for address, value in held.items()}
     planned, plain = planned_way.run(), case.plain()
+    for address, value in held.items():  # passes write to memory of their own only
+        assert torch.equal(value, before[address]), address
     assert planned.shape == plain.shape
     assert bool(plain.isfinite().all())
     bitwise = not prefix and pack == 1
