@@ -1,9 +1,9 @@
 """Benchmark: our sweeps beside those of other public software, alternately in one process.
 
 One row per case: median seconds of both, the ratio with its spread, the floor (what the plan's matrix products alone
-take, run in the plan's order beside each of our rounds), the largest difference of the numbers, and peak memory. `reason` holds
-what else belongs to the figures: how much of their loop was timed each round, the ratio that FLOPs alone would give,
-their own overhead over their FLOPs.
+take, run in the plan's order beside each of our rounds), the largest difference of the numbers, and peak memory.
+`reason` holds what else belongs to the figures: how much of their loop was timed each round, the ratio that FLOPs
+alone would give, their own overhead over their FLOPs.
 
     interp run benchmark --threads 2
     interp run benchmark --preset smoke
