@@ -209,11 +209,11 @@ class PassRun:
             segment.tap.set_rows(items)
         tail = layer == self.net.geometry.layers - 1 and any(s.tail is not None for s, _ in every)
         prefix = [None if s.prefix is None else s.prefix[layer] for s, _ in parts]
-        one = len(every) == 1
+        one, own = len(every) == 1, len(order) > 1  # the rows of a single intervention may be the base run's memory
         out, _ = block(
             self.net, layer, _flat([t for s, _ in parts for t in resid[s.first]], one), _columns(parts, one),
             every[0][0].tap if one else _tap(parts, every), prefix=prefix[0] if one else prefix, given=given,
-            tail=_columns(parts, one, tail) if tail else None, beside=beside, spare=len(order) > 1,
+            tail=_columns(parts, one, tail) if tail else None, beside=beside, spare=own,
         )  # fmt: skip
         return _parted(out, every, tail, one)
 

@@ -117,11 +117,16 @@ def check(draws: int, seeded: bool, kinds: tuple[str, ...] = KINDS) -> Counter[s
     return seen
 
 
+def _rare(seen: Counter[str], least: int, causal: bool = True) -> list[str]:
+    """Classes of which fewer were drawn."""
+    late = ("late", "ragged") if causal else ()  # every column of a bidirectional model changes with any other
+    every = ("bitwise", "close", "double", "idle", "plain", *late, "packed", "moved")
+    return [what for what in every if seen[what] < least]
+
+
 def _both_classes(seen: Counter[str], least: int, causal: bool = True) -> None:
-    late = ("late",) if causal else ()  # every column of a bidirectional model changes with any other
-    for what in ("bitwise", "close", "double", "idle", "plain", *late, "packed", "moved"):
-        assert seen[what] >= least, f"only {seen[what]} draws were {what}: {dict(seen)}"
-    assert seen["ragged"] or not causal, f"no rows that start apart were drawn: {dict(seen)}"
+    rare = _rare(seen, least, causal)
+    assert not rare, f"fewer than {least} draws were {', '.join(rare)}: {dict(seen)}"
 
 
 @pytest.mark.slow
@@ -137,4 +142,8 @@ def test_replay_equals_plain_on_every_family() -> None:
 @pytest.mark.long
 @pytest.mark.parametrize("kind", [*KINDS, *REST])
 def test_replay_equals_plain_in_thousands_of_draws(kind: str) -> None:
-    _both_classes(check(LONG, seeded=False, kinds=(kind,)), 5, causal=tiny(kind).geometry.causal)
+    causal = tiny(kind).geometry.causal
+    seen = check(LONG, seeded=False, kinds=(kind,))
+    if _rare(seen, 5, causal):  # a class that is rare in this kind takes more draws
+        seen += check(LONG, seeded=False, kinds=(kind,))
+    _both_classes(seen, 5, causal)
