@@ -19,7 +19,7 @@ from interp.hooks.values import NO_TENSORS
 from interp.models.grid import Grid
 from interp.models.loose import softmax
 from interp.models.net import Net
-from interp.models.one_attention import fits_attention, one_attention
+from interp.models.one_attention import fits_attention, lanes_short, one_attention
 from interp.models.ragged import Ragged, end_to_end
 
 KeyValue = tuple[Tensor, Tensor]
@@ -53,8 +53,10 @@ def values_read(
     given: Mapping[str, Tensor],
 ) -> Float[Tensor, "batch head query d_head"]:
     """Attention of a grid's queries over the held columns and those before them."""
-    k, v = own if prefix is None else (with_prefix(b, o) for b, o in zip(prefix, own, strict=True))
-    if net.loose and _unseen(layer, tap, given) and fits_attention(net, layer, q, grid):
+    one = net.loose and _unseen(layer, tap, given) and fits_attention(net, layer, q, grid)
+    more = lanes_short(grid.prompts.width) if one else 0
+    k, v = (with_prefix(b, o, more) for b, o in zip(prefix or (None, None), own, strict=True))
+    if one:
         return one_attention(net, layer, q, k, v, grid)
     k, v = (per_query_head(t, net.geometry.group) for t in (k, v))
     return torch.matmul(attend(net, layer, q, k, grid, tap, given), v)
@@ -66,14 +68,21 @@ def _unseen(layer: int, tap: Tap, given: Mapping[str, Tensor]) -> bool:
 
 
 def with_prefix(
-    before: Float[Tensor, "base kv_head first d"], own: Float[Tensor, "batch kv_head pos d"]
+    before: Float[Tensor, "base kv_head first d"] | None, own: Float[Tensor, "batch kv_head pos d"], more: int = 0
 ) -> Float[Tensor, "batch kv_head key d"]:
-    """Keys or values of all columns: what rows share (a base run's, once for each of its prompts), then their own."""
-    rows, kv, first, d = before.shape
-    every = own.new_empty(len(own), first + own.shape[2], kv, d)
-    each = every.view(-1, rows, *every.shape[1:])
-    each[:, :, :first] = before.transpose(1, 2)
-    every[:, first:] = own.transpose(1, 2)
+    """Keys or values of all columns: what rows share (a base run's, once for each of its prompts), then their own.
+
+    `more` columns of zeros follow.
+    """
+    if before is None and not more:
+        return own
+    rows, kv, pos, d = own.shape
+    first = 0 if before is None else before.shape[2]
+    every = own.new_empty(rows, first + pos + more, kv, d)
+    if before is not None:
+        every.view(-1, len(before), *every.shape[1:])[:, :, :first] = before.transpose(1, 2)
+    every[:, first : first + pos] = own.transpose(1, 2)
+    every[:, first + pos :] = 0.0
     return every.transpose(1, 2)
 
 

@@ -31,7 +31,7 @@ class Grid:
     offset: int = 0
     """First column of the grid this one narrows, for a tail."""
     _masks: dict[int | None, Tensor] = field(default_factory=dict)
-    _hidden: dict[int | None, Tensor] = field(default_factory=dict)
+    _hidden: dict[tuple[int | None, int], Tensor] = field(default_factory=dict)
     _angles: dict[str | None, tuple[Tensor, Tensor] | None] = field(default_factory=dict)
 
     @staticmethod
@@ -78,12 +78,14 @@ class Grid:
             self._masks[window] = self._build(window)
         return self._masks[window]
 
-    def hidden(self, window: int | None) -> Float[Tensor, "rows 1 query key"]:
-        """The same as numbers to add to scores: 0 where a query may read, −∞ where not."""
-        if window not in self._hidden:
+    def hidden(self, window: int | None, keys: int) -> Float[Tensor, "rows 1 query key"]:
+        """The same as numbers to add to scores: 0 where a query may read, −∞ where not, as beyond the columns."""
+        if (window, keys) not in self._hidden:
             allowed = self.allowed(window)
-            self._hidden[window] = torch.zeros(allowed.shape, device=allowed.device).masked_fill_(~allowed, -torch.inf)
-        return self._hidden[window]
+            every = torch.full((*allowed.shape[:-1], keys), -torch.inf, device=allowed.device)
+            every[..., : allowed.shape[-1]].masked_fill_(allowed, 0.0)
+            self._hidden[window, keys] = every
+        return self._hidden[window, keys]
 
     def _build(self, window: int | None) -> Tensor:
         query = (self.held.columns if self.held.columns.ndim == 2 else self.held.columns[None])[:, :, None]

@@ -2,6 +2,9 @@
 
 Scores, mask, softmax and the mixing of values without writing any of them down: equal to the steps of `block.py` up
 to rounding. What the kernel does not know (soft-caps, biases, rows that read nothing) runs step by step.
+
+On a CPU the kernel takes the scores of a query a vector at a time and what is left number by number, so that 15 keys
+take it twice as long as 16: keys that nobody reads fill the last vector up.
 """
 
 from __future__ import annotations
@@ -11,7 +14,16 @@ from jaxtyping import Float
 from torch import Tensor
 
 from interp.models.grid import Grid
+from interp.models.loose import LANES
 from interp.models.net import Net
+
+FEW = 4
+"""Keys beyond whole vectors that are no slower than one more vector."""
+
+
+def lanes_short(keys: int) -> int:
+    """How many keys that nobody reads make attention over so many faster."""
+    return -keys % LANES if keys % LANES > FEW else 0
 
 
 def fits_attention(net: Net, layer: int, q: Tensor, grid: Grid) -> bool:
@@ -28,9 +40,9 @@ def one_attention(
     v: Float[Tensor, "batch kv_head key d_head"],
     grid: Grid,
 ) -> Float[Tensor, "batch head query d_head"]:
-    """The values that the grid's queries read."""
+    """The values that the grid's queries read; keys beyond the grid's columns are not read."""
     parts, square = net.layers[layer], net.geometry.causal and grid.held.whole
-    mask = None if square and parts.window is None else grid.hidden(parts.window).to(q)
+    mask = None if square and parts.window is None else grid.hidden(parts.window, k.shape[2]).to(q)
     return torch.nn.functional.scaled_dot_product_attention(
         q, k, v, mask, is_causal=mask is None, scale=parts.scale, enable_gqa=net.geometry.group > 1
     )
