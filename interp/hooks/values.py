@@ -86,7 +86,8 @@ class Geometry:
 
 
 def _frozen(mapping: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
-    return MappingProxyType(dict(mapping))
+    """The mapping as it is now; one that is no dictionary has its own way of giving values, and stays."""
+    return MappingProxyType(dict(mapping)) if isinstance(mapping, dict | MappingProxyType) else mapping
 
 
 @dataclass(frozen=True, eq=False)

@@ -297,7 +297,7 @@ def _first_change(address: Address, edit: Edit, base: Base, maps: Maps) -> int |
 def _first_of_donor(ctx: EditContext, donor: Run, base: Base, maps: Maps) -> int | None:
     """First column where a donor's value is another than the base run's; a sweep asks this for hundreds of edits."""
     differs = _donor_differs(ctx, donor, base, maps)
-    if ctx.units:
+    if ctx.units and differs.ndim == 3:
         ((_, index),) = ctx.units
         differs = np.any(differs[:, :, index], 2)
     where = ctx.written()
@@ -310,14 +310,20 @@ def _first_of_donor(ctx: EditContext, donor: Run, base: Base, maps: Maps) -> int
 def _donor_differs(ctx: EditContext, donor: Run, base: Base, maps: Maps) -> np.ndarray[Any, np.dtype[np.bool_]]:
     """Where a donor differs from the base run, `[batch, pos]` or, for edits of units, `[batch, pos, unit]`.
 
-    Shared by all edits of a site: they differ in units and positions.
+    Shared by all edits of a site: they differ in units and positions. Of a pair that has not been run the tokens
+    say where its sides may differ, for all units alike.
     """
-    kept = 3 if ctx.units else 2
+    pair = base.pair
+    known = pair if pair is not None and pair.waiting and pair.is_side(donor) else None
+    kept = 3 if ctx.units and known is None else 2
     key = (ctx.address, id(donor), kept)
     if key not in maps:
-        mine, theirs = (run[str(ctx.address)] for run in (base.run, donor))
-        differs = theirs.to(mine.dtype) != mine
-        maps[key] = (differs if differs.ndim == kept else differs.flatten(kept).any(kept)).cpu().numpy()
+        if known is not None:
+            maps[key] = known.differs(ctx.address)
+        else:
+            mine, theirs = (run[str(ctx.address)] for run in (base.run, donor))
+            differs = theirs.to(mine.dtype) != mine
+            maps[key] = (differs if differs.ndim == kept else differs.flatten(kept).any(kept)).cpu().numpy()
     return maps[key]
 
 

@@ -14,8 +14,9 @@ from interp.hooks.addresses import Address
 from interp.hooks.edits import Edit
 from interp.hooks.sites import resolve_all
 from interp.hooks.values import Prompts, Run
-from interp.interventions.base import Base, base_pair, base_run, runs_together
+from interp.interventions.base import Base, base_run
 from interp.interventions.effects import Effects, Progress
+from interp.interventions.pair import Pair, runs_together
 from interp.interventions.plan import Options, Plan, make_plan, needed
 from interp.interventions.reading import Reader
 from interp.interventions.units import Unit, carries, parse_by, with_positions
@@ -52,6 +53,7 @@ class Sides:
         self.model, self.metric = model, get_metric(metric)
         self.metric.check(task)
         self.task = task.to(model.device)
+        self._bases: dict[Side, Base] = {}
         self._views: dict[Side, LogitsView] = {}
         self._values: dict[Side, Tensor] = {}
 
@@ -64,14 +66,15 @@ class Sides:
             return run
         wanted = resolve_all(capture, self.model.geometry)
         base = base_run(self.model, prompts, wanted, self.net, whole_passes=True)
-        self._read(base, side)
+        self._bases[side] = base
+        self._read(side)
         return base.run
 
     def pair(self, side: Side, places: Iterable[Sequence[Address]], options: Options) -> tuple[Base | None, Run]:
         """The base run of one side, for interventions at `places`, and the other side's run with the same captures.
 
-        Where replay may round (`options`) and the sides are small, one pass runs both; else no base comes back, and
-        the planner makes its own.
+        Where replay may round (`options`) and the sides are small, they are a `Pair`, which runs both when it is
+        asked for one; else no base comes back, and the planner makes its own.
         """
         other: Side = "corrupt" if side == "clean" else "clean"
         mine, theirs = self.task.prompts(side), self.task.prompts(other)
@@ -81,12 +84,12 @@ class Sides:
             return None, self.run(other, dict.fromkeys(str(a) for one in places for a in one))
         wanted = needed(places, self.model.geometry, options)
         edited = dict.fromkeys(a for one in places for a in one)
-        base, donor = base_pair(self.model, mine, theirs, wanted, edited, self.net)
-        self._read(base, side)
-        self._read(donor, other)
+        base, donor = Pair(self.model, mine, theirs, wanted, edited, self.net).sides(self.model)
+        self._bases = {side: base, other: donor}
         return base, donor.run
 
-    def _read(self, base: Base, side: Side) -> None:
+    def _read(self, side: Side) -> None:
+        base = self._bases[side]
         with torch.no_grad():
             self._views[side] = Reader(base.net, self.task, self.metric, side).view_of_final(base.final)
 
@@ -102,7 +105,9 @@ class Sides:
 
     def view(self, side: Side) -> LogitsView:
         """What the metric reads of the unedited run of one side."""
-        if side not in self._views:
+        if side not in self._views and side in self._bases:
+            self._read(side)
+        elif side not in self._views:
             self.run(side)
         return self._views[side]
 
@@ -151,8 +156,6 @@ def run_units(
         raise UserError("nothing to sweep over: no site was selected")
     reader = sides.reader(side)
     plan = make_plan(sides.model, [tuple(make(u)) for u in units], reader, options, known)
-    if known is not None:
-        plan.notes["baseline"] = sides.value(side)
     values = plan.run(progress)
     values = _without_absent(values, units, reader.prompts, sides.task)
     return effects_of(sides, side, [u.key for u in units], values, plan, about, seed)
