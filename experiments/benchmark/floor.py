@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from interp.interventions.base import runs_together
 from interp.interventions.cost import block_flops, reading_flops
+from interp.interventions.pair import runs_together
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -57,7 +57,8 @@ class Edit:
             prompts.real_index(place)
         if self.donor is not None:
             for address in found:
-                self.donor[str(address)]
+                if str(address) not in self.donor.acts:
+                    self.donor[str(address)]  # says what is there
                 ctx = EditContext(site, address.layer, geometry, Held.all(prompts), self.selection)
                 rows = self.detail.get("rows")
                 if rows is not None or not ctx.straight(self.donor.prompts):

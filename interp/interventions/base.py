@@ -31,6 +31,7 @@ from interp.registry import UserError
 if TYPE_CHECKING:
     from interp.interventions.pair import Pair
 
+
 @dataclass(frozen=True, eq=False)
 class Base:
     """An unedited run up to the last residual, with captures."""
@@ -96,8 +97,7 @@ def base_run(
 
 def run_blocks(net: Net, prompts: Prompts, wanted: list[Address]) -> tuple[Mapping[str, Tensor], Tensor]:
     """Captures by address, and the residual after the last block."""
-    if net.device.type == "cpu":
-        keep_freed_memory()
+    keep_freed_memory(net.device)
     tap = RunTap(net.geometry, Held.all(prompts), capture=wanted)
     grid = Grid.of(net, prompts, net.dtype)
     with torch.no_grad():

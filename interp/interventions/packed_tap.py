@@ -19,6 +19,7 @@ from interp.interventions.entry import BEFORE_QUERIES
 from interp.models.ragged import parted
 
 if TYPE_CHECKING:
+    from interp.interventions.joint import PairTap
     from interp.interventions.plan import Item
 
 OWN = frozenset(("resid_pre", "z"))
@@ -30,6 +31,8 @@ class PackedTap:
 
     A tensor may hold fewer interventions than `set_rows` named: the first ones, before others join them.
     """
+
+    reads_only = False
 
     def __init__(self, base: Base, held: Held, tail: Held | None) -> None:
         self.base, self.held, self.tail = base, held, tail
@@ -82,8 +85,8 @@ class PackedTap:
 class RaggedTap:
     """Leads to the tap of each segment; `counts` says how many interventions each holds, now and once all joined."""
 
-    def __init__(self, taps: Sequence[PackedTap], *counts: Sequence[int]) -> None:
-        self.taps, self.counts = taps, counts
+    def __init__(self, taps: Sequence[PackedTap | PairTap], rows: int, *counts: Sequence[int]) -> None:
+        self.taps, self.rows, self.counts = taps, rows, counts
 
     def wants(self, site: str, layer: int | None) -> bool:
         return any(tap.wants(site, layer) for tap in self.taps)
@@ -91,11 +94,11 @@ class RaggedTap:
     def __call__(self, site: str, layer: int | None, x: Tensor) -> Tensor:
         if not self.wants(site, layer):
             return x
-        rows = len(self.taps[0].base.prompts)
         columns = [tap.held_at(site, layer).columns.shape[-1] for tap in self.taps]
-        x = x if site in OWN else x.clone()
+        edited = any(tap.wants(site, layer) for tap in self.taps if not tap.reads_only)
+        x = x.clone() if edited and site not in OWN else x
         for counts in self.counts:
-            each = [n * rows for n in counts]
+            each = [n * self.rows for n in counts]
             if sum(n * c for n, c in zip(each, columns, strict=True)) == len(x):
                 for tap, part in zip(self.taps, parted(x, each, columns), strict=True):
                     tap.edit(site, layer, part)

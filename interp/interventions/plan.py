@@ -353,8 +353,8 @@ def _passes(items: list[Item], reader: Reader, options: Options) -> list[Pass]:
     are no tokens side by side.
     """
     rows, width = len(reader.prompts), reader.prompts.width
-    apart = [i for i in items if _mixes(i)]
-    beside = [i for i in items if not _mixes(i)]
+    apart = [i for i in items if mixes(i)]
+    beside = [i for i in items if not mixes(i)]
     each = SEGMENT_OVERHEAD / block_flops(reader.net.geometry, 1, 1, width)
     groups = [[i for group in _merged(beside, reader, each) for i in group], *_merged(apart, reader, PASS_OVERHEAD)]
     passes = []
@@ -374,7 +374,7 @@ def _passes(items: list[Item], reader: Reader, options: Options) -> list[Pass]:
     return passes
 
 
-def _mixes(item: Item) -> bool:
+def mixes(item: Item) -> bool:
     """Whether an intervention edits, or is given, what lies between tokens: scores or pattern."""
     assert item.entry is not None
     return any("query" in SITES[site].axes for site in (*item.entry.given, *(a.site for a, _ in item.edits)))

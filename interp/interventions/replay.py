@@ -12,6 +12,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -21,14 +22,15 @@ from torch import Tensor
 from interp.hooks.context import Held
 from interp.hooks.sites import SITES
 from interp.hooks.values import NO_TENSORS
-from interp.interventions.base import Base
 from interp.interventions.entry import BEFORE_QUERIES, Entry
+from interp.interventions.joint import FIRST, PairSegment
 from interp.interventions.packed_tap import RaggedTap
-from interp.interventions.plan import Item, Pass, Plan
-from interp.interventions.reading import Reader
+from interp.interventions.pair import Pair
+from interp.interventions.plan import Item, Pass, Plan, mixes
 from interp.interventions.segment import Segment
 from interp.models.block import Beside, block
 from interp.models.forward import final_norm, unembed
+from interp.models.heap import keep_freed_memory
 from interp.models.ragged import Columns, Ragged, end_to_end, parted
 from interp.registry import UserError
 
@@ -55,9 +57,8 @@ def execute(plan: Plan, progress: Any = None) -> Float[Tensor, "intervention pro
         if progress is not None:
             progress(done, total)
 
+    keep_freed_memory(plan.base.net.device)
     with torch.no_grad():
-        base_value = baseline(plan)
-        put(plan.idle, base_value)
         waiting = list(plan.passes)
         limit = None
         while waiting:
@@ -66,7 +67,7 @@ def execute(plan: Plan, progress: Any = None) -> Float[Tensor, "intervention pro
                 waiting[:0] = _split(one, limit)
                 continue
             try:
-                items, values = PassRun(plan.base, reader, one, plan.options.prefix, base_value).values()
+                items, values = PassRun(plan, one).values()
             except RuntimeError as e:
                 if not out_of_memory(e) or len(one.items) == 1:
                     raise
@@ -77,10 +78,12 @@ def execute(plan: Plan, progress: Any = None) -> Float[Tensor, "intervention pro
             put(items, values)
         for item in plan.plain:
             put([item], plain_value(plan, item))
+        if plan.idle:
+            put(plan.idle, baseline(plan))
     if out is None:
         return torch.zeros(0, reader.task.n)
     if plan.options.exact:
-        verify(plan, out, base_value)
+        verify(plan, out, baseline(plan))
     return out
 
 
@@ -130,6 +133,15 @@ def verify(plan: Plan, values: Float[Tensor, "intervention prompt"], base_value:
             )
 
 
+SIDES = tuple(Item(-1, (), Entry(-1, (), "embed"), FIRST) for _ in range(2))
+"""The two sides of a pair, as rows of a pass that edit nothing."""
+
+
+def goes_along(pair: Pair | None, one: Pass) -> bool:
+    """Whether a pass runs a pair that waits: rows of different lengths can, and edit nothing between tokens."""
+    return pair is not None and pair.waiting and pair.may_go_along and not any(mixes(i) for i in one.items)
+
+
 Standing = tuple[Segment, list[Item]]
 """A segment, and the interventions that stand on it."""
 Rows = dict[int, list[Tensor]]
@@ -141,20 +153,28 @@ Values = tuple[list[Item], Float[Tensor, "item prompt"]]
 class PassRun:
     """One pass: walks the layers with the rows of all segments side by side, and reads the metric."""
 
-    def __init__(self, base: Base, reader: Reader, one: Pass, prefix: bool, base_value: Tensor) -> None:
-        self.base, self.reader, self.one, self.base_value = base, reader, one, base_value
-        self.net, self.shortcuts = replace(base.net, loose=prefix), prefix
-        self.rows = len(base.prompts)
-        self.segments = {first: Segment(base, self.net, reader, first, prefix) for first in one.firsts}
+    def __init__(self, plan: Plan, one: Pass) -> None:
+        self.plan, self.base, self.reader, self.shortcuts = plan, plan.base, plan.reader, plan.options.prefix
+        self.net = replace(self.base.net, loose=self.shortcuts)
+        self.rows, self.items = len(self.base.prompts), one.items
+        self.segments = {
+            first: Segment(self.base, self.net, self.reader, first, self.shortcuts) for first in one.firsts
+        }
+        self.along = self.base.pair if goes_along(self.base.pair, one) else None
+        if self.along is not None:
+            self.segments[FIRST] = PairSegment(self.along)
+            self.items = SIDES + self.items
 
     def values(self) -> Values:
         """The metric of every intervention of the pass, in an order of their own."""
         layers = self.net.geometry.layers
         order: list[Item] = []
         resid: Rows = {}
-        lowest = min(i.entry.layer for i in self.one.items if i.entry)
+        lowest = min(i.entry.layer for i in self.items if i.entry)
         for layer in range(lowest, layers + 1):
             inside, groups = 0 <= layer < layers, self._groups(layer)
+            if self.along is not None and inside:  # who enters here starts from it
+                self.segments[FIRST].tap("resid_pre", layer, _cat(resid[FIRST]))
             for entry, group in groups:
                 if inside and not entry.given:  # they run the whole block, so together with the rows already in
                     _join(resid, {s.first: [s.before_block(entry, i)] for s, i in self._by_segment(group)})
@@ -171,7 +191,7 @@ class PassRun:
 
     def _groups(self, layer: int) -> list[tuple[Entry, list[Item]]]:
         """Interventions that enter at a layer, by entry."""
-        here = [i for i in self.one.items if i.entry is not None and i.entry.layer == layer]
+        here = [i for i in self.items if i.entry is not None and i.entry.layer == layer]
         return [(e, [i for i in here if i.entry == e]) for e in sorted({i.entry for i in here if i.entry})]
 
     def _by_segment(self, items: Sequence[Item]) -> list[Standing]:
@@ -208,24 +228,25 @@ class PassRun:
         for segment, items in every:
             segment.tap.set_rows(items)
         tail = layer == self.net.geometry.layers - 1 and any(s.tail is not None for s, _ in every)
-        prefix = [None if s.prefix is None else s.prefix[layer] for s, _ in parts]
+        prefix = [partial(s.prefix, layer) for s, _ in parts]
         one, own = len(every) == 1, len(order) > 1  # the rows of a single intervention may be the base run's memory
+        tap = every[0][0].tap if one else _tap(parts, every, self.rows)
         out, _ = block(
-            self.net, layer, _flat([t for s, _ in parts for t in resid[s.first]], one), _columns(parts, one),
-            every[0][0].tap if one else _tap(parts, every), prefix=prefix[0] if one else prefix, given=given,
-            tail=_columns(parts, one, tail) if tail else None, beside=beside, spare=own,
+            self.net, layer, _flat([t for s, _ in parts for t in resid[s.first]], one), _columns(parts, one, self.rows),
+            tap, prefix=prefix[0]() if one else prefix, given=given, beside=beside, spare=own,
+            tail=_columns(parts, one, self.rows, tail) if tail else None,
         )  # fmt: skip
-        return _parted(out, every, tail, one)
+        return _parted(out, every, tail, one, self.rows)
 
     def _beside(self, layer: int, parts: Sequence[Standing], joining: Sequence[Standing]) -> Beside:
         """Puts the rows of interventions that join at z after those of their segment."""
-        joined = [(s.first, s.at_z(layer, items)) for s, items in joining]
         one, tail = len({s.first for s, _ in (*parts, *joining)}) == 1, layer == self.net.geometry.layers - 1
 
         def put(resid: Tensor, z: Tensor) -> tuple[Tensor, Tensor]:
+            joined = [(s.first, s.at_z(layer, items)) for s, items in joining]
             both = []
             for which, x in enumerate((resid, z)):
-                rows = _parted(x, parts, tail, one)
+                rows = _parted(x, parts, tail, one, self.rows)
                 _join(rows, {first: [pair[which]] for first, pair in joined})
                 both.append(_flat([t for first in sorted(rows) for t in rows[first]], one))
             return both[0], both[1]
@@ -234,6 +255,9 @@ class PassRun:
 
     def _read(self, resid: Rows, order: Sequence[Item]) -> Values:
         standing = self._by_segment(order)
+        if self.along is not None:
+            standing = standing[1:]
+            self.along.finish(_cat(resid[FIRST]))
         x = torch.cat([self._kept(segment, items, _cat(resid[segment.first])) for segment, items in standing])
         values = self._values(x).split([len(items) for _, items in standing])
         each = [self._or_base(value, s.first) for (s, _), value in zip(standing, values, strict=True)]
@@ -260,7 +284,7 @@ class PassRun:
         if not self.shortcuts or read is None or first <= int(read.min()):
             return values
         before = (read.expand(self.rows, -1)[:, 0] < first)[self.reader.task.first_rows]
-        return torch.where(before, self.base_value, values)
+        return torch.where(before, baseline(self.plan), values)
 
 
 def _join(rows: Rows, more: Rows) -> None:
@@ -277,21 +301,21 @@ def _cat(pieces: list[Tensor]) -> Tensor:
     return pieces[0] if len(pieces) == 1 else torch.cat(pieces)
 
 
-def _columns(parts: Sequence[Standing], one: bool, tail: bool = False) -> Columns:
+def _columns(parts: Sequence[Standing], one: bool, rows: int, tail: bool = False) -> Columns:
     grids = tuple(s.grid(len(items), tail) for s, items in parts)
-    return grids[0] if one else Ragged(grids, tuple(len(items) * len(s.base.prompts) for s, items in parts))
+    return grids[0] if one else Ragged(grids, tuple(len(items) * rows for _, items in parts))
 
 
-def _tap(parts: Sequence[Standing], every: Sequence[Standing]) -> RaggedTap:
+def _tap(parts: Sequence[Standing], every: Sequence[Standing], rows: int) -> RaggedTap:
     before = {s.first: len(items) for s, items in parts}
     return RaggedTap(
-        [s.tap for s, _ in every], [before.get(s.first, 0) for s, _ in every], [len(items) for _, items in every]
+        [s.tap for s, _ in every], rows, [before.get(s.first, 0) for s, _ in every], [len(items) for _, items in every]
     )
 
 
-def _parted(x: Tensor, parts: Sequence[Standing], tail: bool, one: bool) -> Rows:
+def _parted(x: Tensor, parts: Sequence[Standing], tail: bool, one: bool, prompts: int) -> Rows:
     """The rows of each segment; views."""
     if one:
         return {s.first: [x] for s, _ in parts}
-    rows, columns = [len(items) * len(s.base.prompts) for s, items in parts], [s.columns(tail) for s, _ in parts]
+    rows, columns = [len(items) * prompts for _, items in parts], [s.columns(tail) for s, _ in parts]
     return {s.first: [part] for (s, _), part in zip(parts, parted(x, rows, columns), strict=True)}

@@ -13,11 +13,13 @@ from interp.interventions.base import Base
 from interp.interventions.entry import Entry
 from interp.interventions.packed_tap import PackedTap
 from interp.interventions.reading import Reader
+from interp.models.attention import KeyValue
 from interp.models.forward import embed
 from interp.models.grid import Grid
 from interp.models.net import Net
 
 if TYPE_CHECKING:
+    from interp.interventions.joint import PairTap
     from interp.interventions.plan import Item
 
 
@@ -31,8 +33,7 @@ class Segment:
         read = reader.columns if prefix else None
         narrow = read is not None and read.shape[-1] < len(columns)
         self.tail = Held(base.prompts, read.clamp(min=first), False) if narrow and read is not None else None
-        self.prefix = base.prefix(first)
-        self.tap = PackedTap(base, self.held, self.tail)
+        self.tap: PackedTap | PairTap = PackedTap(base, self.held, self.tail)
         self._grids: dict[tuple[int, bool], Grid] = {}
 
     def grid(self, packed: int, tail: bool = False) -> Grid:
@@ -49,6 +50,10 @@ class Segment:
                 held = Held(self.base.prompts.repeat(packed), held.columns.repeat(packed, 1), held.whole)
             self._grids[packed, tail] = Grid(self.net, held, self.net.dtype, self.first)
         return self._grids[packed, tail]
+
+    def prefix(self, layer: int) -> KeyValue | None:
+        """Keys and values of the columns before `first`, as the base run has them in a layer."""
+        return self.base.prefix(self.first, layer)
 
     def columns(self, tail: bool = False) -> int:
         """How many columns each row holds."""

@@ -8,7 +8,7 @@ three (`one_attention.py`). Rows of different lengths are mixed grid by grid.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 from jaxtyping import Float
@@ -23,6 +23,8 @@ from interp.models.one_attention import fits_attention, lanes_short, one_attenti
 from interp.models.ragged import Ragged, end_to_end
 
 KeyValue = tuple[Tensor, Tensor]
+Before = Callable[[], KeyValue | None]
+"""Keys and values of the columns before a grid's, when they are known."""
 
 
 def mixed_by_grid(
@@ -31,14 +33,15 @@ def mixed_by_grid(
     qkv: tuple[Tensor, Tensor, Tensor],
     here: Ragged,
     grid: Ragged,
-    prefix: Sequence[KeyValue | None],
+    prefix: Sequence[Before],
 ) -> Float[Tensor, "token 1 head d_head"]:
-    """The values that queries of rows of different lengths read."""
+    """The values that queries of rows of different lengths read. What lies before them is asked for here: it may be
+    what the first of the grids has just computed."""
     each = zip(here.grids, here.parted(qkv[0]), grid.parted(qkv[1]), grid.parted(qkv[2]), prefix, strict=True)
     mixed = []
     for own, *of_grid, before in each:
         q, k, v = (t.transpose(1, 2) for t in of_grid)
-        mixed.append(values_read(net, layer, q, (k, v), own, before, NO_TAP, NO_TENSORS).transpose(1, 2))
+        mixed.append(values_read(net, layer, q, (k, v), own, before(), NO_TAP, NO_TENSORS).transpose(1, 2))
     return end_to_end(mixed)
 
 

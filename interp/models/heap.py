@@ -17,6 +17,7 @@ BLOCK = 31 << 20
 
 
 @cache
-def keep_freed_memory() -> None:
-    """Allocate one large block and free it, once a process."""
-    torch.empty(BLOCK, dtype=torch.uint8)
+def keep_freed_memory(device: torch.device) -> None:
+    """Before passes on the CPU: allocate one large block and free it, once a process."""
+    if device.type == "cpu":
+        torch.empty(BLOCK, dtype=torch.uint8)

@@ -1,0 +1,82 @@
+"""A pair of sides that goes along with a pass of edits: its rows walk up the layers beside the rows that read them.
+
+In each block the pair's tokens come first. A site keeps its rows before it edits the others', and the other rows ask
+for its keys and values, for its z and for what edits patch in only when the block has come that far.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from torch import Tensor
+
+from interp.hooks.addresses import Address
+from interp.hooks.context import Held
+from interp.interventions.entry import Entry
+from interp.interventions.pair import Pair
+from interp.interventions.segment import Segment
+from interp.models.attention import KeyValue
+from interp.models.forward import embed
+from interp.models.grid import Grid
+
+if TYPE_CHECKING:
+    from interp.interventions.plan import Item
+
+FIRST = -1
+"""The pair's place among the first columns by which a pass orders its segments: before all of them."""
+
+
+class PairTap:
+    """Keeps the pair's rows of the sites that it wants, as a pass of edits comes by."""
+
+    reads_only = True
+
+    def __init__(self, pair: Pair, held: Held) -> None:
+        self.pair, self.held = pair, held
+        self._wanted = {(a.site, a.layer) for a in pair.wanted}
+
+    def set_rows(self, items: Sequence[Item]) -> None:
+        """Its rows are always the same."""
+
+    def wants(self, site: str, layer: int | None) -> bool:
+        return (site, layer) in self._wanted
+
+    def __call__(self, site: str, layer: int | None, x: Tensor) -> Tensor:
+        self.edit(site, layer, x)
+        return x
+
+    def edit(self, site: str, layer: int | None, x: Tensor) -> None:
+        """Nothing is edited: the value is kept, apart from the pass's memory."""
+        if self.wants(site, layer):
+            self._wanted.remove((site, layer))
+            self.pair.keep(str(Address(site, layer)), x.clone())
+
+    def held_at(self, site: str, layer: int | None) -> Held:
+        """All columns, in every block."""
+        return self.held
+
+
+class PairSegment(Segment):
+    """The pair's rows as a segment of a pass: both sides with all their columns, in the last block too."""
+
+    def __init__(self, pair: Pair) -> None:
+        self.pair, self.first, self.tail = pair, FIRST, None
+        self.grid_of_all = Grid.of(pair.net, pair.both, pair.net.dtype)
+        self.tap = PairTap(pair, self.grid_of_all.held)
+
+    def grid(self, packed: int, tail: bool = False) -> Grid:
+        """Where both sides stand."""
+        return self.grid_of_all
+
+    def columns(self, tail: bool = False) -> int:
+        """How many columns each row holds."""
+        return self.pair.both.width
+
+    def prefix(self, layer: int) -> KeyValue | None:
+        """Nothing comes before."""
+        return None
+
+    def outside(self, entry: Entry, group: Sequence[Item]) -> Tensor:
+        """The residual of both sides before the first block."""
+        return embed(self.pair.net, self.pair.both.tokens, self.grid_of_all, self.tap)
