@@ -167,7 +167,7 @@ class EditContext:
             _same_lengths(mine, theirs)
         source = self._donor_columns(theirs)
         aligned = Held(theirs, source, False).take(donor, self.token_axis)
-        if "key" in self.site.axes and not _same_grid(mine, theirs):
+        if "key" in self.site.axes and not mine.stands_like(theirs):
             keys = torch.arange(mine.width, device=mine.device)[None] - mine.starts[:, None] + theirs.starts[:, None]
             keys = keys.clamp(0, theirs.width - 1)
             aligned = Held(theirs, keys, False).take(aligned, self.site.axes.index("key"))
@@ -175,14 +175,11 @@ class EditContext:
 
     def straight(self, theirs: Prompts) -> bool:
         """Whether other prompts' tokens stand in the same rows and columns, the selected labels at the same ones."""
-        mine = self.prompts
-        return _same_grid(mine, theirs) and all(
-            p in theirs.labels and torch.equal(mine.real_index(p), theirs.real_index(p)) for p in self._named
-        )
+        return self.prompts.stands_like(theirs, self._named)
 
     @property
-    def _named(self) -> list[str]:
-        return [p for p in self.selection.pos or () if isinstance(p, str)]
+    def _named(self) -> tuple[str, ...]:
+        return tuple(p for p in self.selection.pos or () if isinstance(p, str))
 
     def _donor_columns(self, theirs: Prompts) -> Int[Tensor, "batch pos"]:
         mine, columns = self.prompts, self.held.per_row
@@ -249,13 +246,6 @@ class EditContext:
             hit = self.held.per_row == self.prompts.column(place)[:, None]
             full = torch.where(hit.view(*hit.shape, *(1,) * value.ndim), value, full)
         return full
-
-
-def _same_grid(mine: Prompts, theirs: Prompts) -> bool:
-    return theirs is mine or (
-        mine.tokens.shape == theirs.tokens.shape
-        and (not (mine.padded or theirs.padded) or torch.equal(mine.mask, theirs.mask))
-    )
 
 
 def _same_lengths(mine: Prompts, theirs: Prompts) -> None:

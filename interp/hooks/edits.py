@@ -48,8 +48,11 @@ class Edit:
     """A token's new value depends on that token alone."""
     detail: dict[str, Any] = field(default_factory=dict)
 
-    def check(self, geometry: Geometry, prompts: Prompts) -> list[Address]:
-        """Concrete addresses; UserError where site, selection, positions or donor do not fit."""
+    def check(self, geometry: Geometry, prompts: Prompts, held: Held | None = None) -> list[Address]:
+        """Concrete addresses; UserError where site, selection, positions or donor do not fit.
+
+        `held`, all columns of the prompts, saves making them for each of many edits.
+        """
         found = resolve(self.address, geometry)
         site = SITES[self.address.site]
         self.selection.check(site, geometry)
@@ -59,7 +62,7 @@ class Edit:
             for address in found:
                 if str(address) not in self.donor.acts:
                     self.donor[str(address)]  # says what is there
-                ctx = EditContext(site, address.layer, geometry, Held.all(prompts), self.selection)
+                ctx = EditContext(site, address.layer, geometry, held or Held.all(prompts), self.selection)
                 rows = self.detail.get("rows")
                 if rows is not None or not ctx.straight(self.donor.prompts):
                     ctx.own(self.donor, rows)

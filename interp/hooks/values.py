@@ -109,6 +109,7 @@ class Prompts:
     template: Int[Tensor, " batch"] | None = None
     suffix: Int[Tensor, " batch"] | None = None
     text: tuple[str, ...] | None = None
+    _alike: dict[object, bool] = field(default_factory=dict, init=False, repr=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "labels", _frozen(self.labels))
@@ -240,6 +241,20 @@ class Prompts:
             row = int(outside.nonzero()[0])
             raise UserError(f"position {place} lies outside prompt {row}, which has {int(lengths[row])} tokens")
         return index
+
+    def stands_like(self, other: Prompts, labels: tuple[str, ...] = ()) -> bool:
+        """Whether other prompts' tokens stand in the same rows and columns, and these labels at the same tokens."""
+        if other is self:
+            return True
+        if (other, labels) not in self._alike:
+            self._alike[other, labels] = self._stands_like(other) and all(
+                name in other.labels and torch.equal(self.real_index(name), other.real_index(name)) for name in labels
+            )
+        return self._alike[other, labels]
+
+    def _stands_like(self, other: Prompts) -> bool:
+        same = self.tokens.shape == other.tokens.shape
+        return same and (not (self.padded or other.padded) or torch.equal(self.mask, other.mask))
 
     def column(self, place: int | str) -> Int[Tensor, " batch"]:
         """Column of an integer position or a label, per row; −1 where the row has no such token."""

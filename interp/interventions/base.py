@@ -57,7 +57,7 @@ class Base:
     @cached_property
     def altered(self) -> str:
         """Why only whole passes are right (`Model.altered`); empty where replay is."""
-        return self.model.altered(self.net)
+        return "" if self.pair is not None else self.model.altered(self.net)
 
     @cached_property
     def held(self) -> Held:

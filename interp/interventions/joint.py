@@ -6,7 +6,7 @@ for its keys and values, for its z and for what edits patch in only when the blo
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from torch import Tensor
@@ -38,6 +38,11 @@ class PairTap:
 
     def set_rows(self, items: Sequence[Item]) -> None:
         """Its rows are always the same."""
+
+    @property
+    def places(self) -> Iterable[tuple[str, int | None]]:
+        """The sites that have something to do."""
+        return self._wanted
 
     def wants(self, site: str, layer: int | None) -> bool:
         return (site, layer) in self._wanted

@@ -6,7 +6,7 @@ RaggedTap   several such, their tokens one after the other: `[token, 1, …]`
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from torch import Tensor
@@ -44,6 +44,11 @@ class PackedTap:
         for slot, item in enumerate(items):
             for address, edit in item.edits:
                 self._by_place.setdefault((address.site, address.layer), []).append((slot, edit))
+
+    @property
+    def places(self) -> Iterable[tuple[str, int | None]]:
+        """The sites that have something to do."""
+        return self._by_place
 
     def wants(self, site: str, layer: int | None) -> bool:
         return (site, layer) in self._by_place
@@ -87,12 +92,13 @@ class RaggedTap:
 
     def __init__(self, taps: Sequence[PackedTap | PairTap], rows: int, *counts: Sequence[int]) -> None:
         self.taps, self.rows, self.counts = taps, rows, counts
+        self._places = {place for tap in taps for place in tap.places}
 
     def wants(self, site: str, layer: int | None) -> bool:
-        return any(tap.wants(site, layer) for tap in self.taps)
+        return (site, layer) in self._places
 
     def __call__(self, site: str, layer: int | None, x: Tensor) -> Tensor:
-        if not self.wants(site, layer):
+        if (site, layer) not in self._places:
             return x
         columns = [tap.held_at(site, layer).columns.shape[-1] for tap in self.taps]
         edited = any(tap.wants(site, layer) for tap in self.taps if not tap.reads_only)

@@ -34,7 +34,7 @@ class Pair:
     """Two sides whose rows stand in the same columns: `base`, with all of `capture`, and `donor`, with `given`.
 
     Up to rounding what two `base_run` give. What lies before the first token in which a pair differs is the same in
-    both to the bit (causal models).
+    both to the bit (causal models). Of a model that `Model.altered` says nothing of: part by part is right there.
     """
 
     def __init__(

@@ -23,7 +23,7 @@ from jaxtyping import Bool
 from torch import Tensor
 
 from interp.hooks.addresses import Address
-from interp.hooks.context import EditContext
+from interp.hooks.context import EditContext, Held
 from interp.hooks.edits import Edit
 from interp.hooks.sites import SITES
 from interp.hooks.values import Geometry, Run
@@ -203,7 +203,8 @@ def make_plan(
     """
     many = tuple(tuple(edits) for edits in interventions)
     prompts, g = reader.prompts, model.geometry
-    resolved = [tuple((a, e) for e in edits for a in e.check(g, prompts)) for edits in many]
+    held = Held.all(prompts)
+    resolved = [tuple((a, e) for e in edits for a in e.check(g, prompts, held)) for edits in many]
     if base is None:
         places = [[a for a, _ in edits] for edits in resolved]
         base = base_run(model, prompts, needed(places, g, options), reader.net, whole_passes=True)

@@ -224,9 +224,8 @@ class PassRun:
     ) -> Rows:
         """One block: for the rows in it, and those that join them at z."""
         parts, every = self._by_segment(order), self._by_segment([*order, *joining])
-        beside = self._beside(layer, parts, self._by_segment(joining)) if joining else None
-        for segment, items in every:
-            segment.tap.set_rows(items)
+        beside = self._beside(layer, parts, self._by_segment(joining), every) if joining else None
+        _set_rows(every)
         tail = layer == self.net.geometry.layers - 1 and any(s.tail is not None for s, _ in every)
         prefix = [partial(s.prefix, layer) for s, _ in parts]
         one, own = len(every) == 1, len(order) > 1  # the rows of a single intervention may be the base run's memory
@@ -238,12 +237,15 @@ class PassRun:
         )  # fmt: skip
         return _parted(out, every, tail, one, self.rows)
 
-    def _beside(self, layer: int, parts: Sequence[Standing], joining: Sequence[Standing]) -> Beside:
+    def _beside(
+        self, layer: int, parts: Sequence[Standing], joining: Sequence[Standing], every: Sequence[Standing]
+    ) -> Beside:
         """Puts the rows of interventions that join at z after those of their segment."""
         one, tail = len({s.first for s, _ in (*parts, *joining)}) == 1, layer == self.net.geometry.layers - 1
 
         def put(resid: Tensor, z: Tensor) -> tuple[Tensor, Tensor]:
             joined = [(s.first, s.at_z(layer, items)) for s, items in joining]
+            _set_rows(every)
             both = []
             for which, x in enumerate((resid, z)):
                 rows = _parted(x, parts, tail, one, self.rows)
@@ -258,20 +260,23 @@ class PassRun:
         if self.along is not None:
             standing = standing[1:]
             self.along.finish(_cat(resid[FIRST]))
-        x = torch.cat([self._kept(segment, items, _cat(resid[segment.first])) for segment, items in standing])
+        one = len(standing) == 1
+        _set_rows(standing)
+        tap = standing[0][0].tap if one else _tap(standing, standing, self.rows)
+        every = final_norm(self.net, _flat([t for s, _ in standing for t in resid[s.first]], one), tap)
+        parts = _parted(every, standing, True, one, self.rows)
+        x = _cat([self._kept(segment, items, parts[segment.first][0]) for segment, items in standing])
         values = self._values(x).split([len(items) for _, items in standing])
         each = [self._or_base(value, s.first) for (s, _), value in zip(standing, values, strict=True)]
         return [i for _, items in standing for i in items], _cat(each)
 
-    def _kept(self, segment: Segment, items: Sequence[Item], resid: Tensor) -> Float[Tensor, "item row kept d_model"]:
-        """What the unembedding receives at the columns the metric reads."""
-        segment.tap.set_rows(items)
-        x, read = final_norm(self.net, resid, segment.tap), self.reader.columns
-        x = x.view(len(items), self.rows, *x.shape[1:])
-        if not self.shortcuts or read is None or segment.tail is not None:
-            return x
-        here = Held(self.base.prompts, (read - segment.first).clamp(min=0), False)
-        return torch.stack([here.take(one) for one in x])
+    def _kept(self, segment: Segment, items: Sequence[Item], x: Tensor) -> Float[Tensor, "item row kept d_model"]:
+        """The columns that the metric reads of what the unembedding receives."""
+        read = self.reader.columns
+        if self.shortcuts and read is not None and segment.tail is None:
+            here = (read - segment.first).clamp(min=0)
+            x = Held(self.base.prompts, here if here.ndim == 1 else here.repeat(len(items), 1), False).take(x)
+        return x.view(len(items), self.rows, *x.shape[1:])
 
     def _values(self, x: Float[Tensor, "item row kept d_model"]) -> Float[Tensor, "item prompt"]:
         if not self.shortcuts:
@@ -285,6 +290,11 @@ class PassRun:
             return values
         before = (read.expand(self.rows, -1)[:, 0] < first)[self.reader.task.first_rows]
         return torch.where(before, baseline(self.plan), values)
+
+
+def _set_rows(standing: Sequence[Standing]) -> None:
+    for segment, items in standing:
+        segment.tap.set_rows(items)
 
 
 def _join(rows: Rows, more: Rows) -> None:

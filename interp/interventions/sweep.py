@@ -202,10 +202,10 @@ def _text(value: object) -> str | None:
 
 
 def _without_absent(values: Tensor, units: Sequence[Unit], prompts: Prompts, task: Task) -> Tensor:
-    first = task.first_rows
-    out = values.clone()
-    for row, unit in enumerate(units):
-        if unit.place is not None:
-            here = carries(prompts, unit.place)[first]
-            out[row] = torch.where(here, values[row], torch.nan)
-    return out
+    places = sorted({unit.place for unit in units if unit.place is not None})
+    if not places:
+        return values
+    here = torch.stack([carries(prompts, place)[task.first_rows] for place in places])
+    here = torch.cat([here, torch.ones_like(here[:1])])  # the last is for units without a place
+    index = torch.tensor([len(places) if u.place is None else places.index(u.place) for u in units])
+    return torch.where(here[index.to(here.device)], values, torch.nan)

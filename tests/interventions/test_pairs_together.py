@@ -6,8 +6,9 @@ import pytest
 import torch
 
 from interp.hooks.sites import resolve_all
-from interp.interventions import base as bases
-from interp.interventions.base import base_pair, base_run, runs_together
+from interp.interventions import pair as pairs
+from interp.interventions.base import base_run
+from interp.interventions.pair import Pair, runs_together
 from interp.interventions.patching import patch
 from interp.interventions.plan import Options
 from tests.interventions.pairs import random_task
@@ -22,7 +23,7 @@ def test_equals_two_runs(kind: str, side: str) -> None:
     model = tiny(kind)
     task = random_task(model, side=side)
     places = resolve_all(SITES, model.geometry)
-    mine, theirs = base_pair(model, task.corrupt, task.clean, places, places, model.net)
+    mine, theirs = Pair(model, task.corrupt, task.clean, places, places, model.net).sides(model)
     for got, prompts in ((mine, task.corrupt), (theirs, task.clean)):
         alone = base_run(model, prompts, places)
         assert set(got.run.acts) == set(alone.run.acts)
@@ -43,7 +44,7 @@ def test_large_and_unlike_sides_run_apart(monkeypatch: pytest.MonkeyPatch) -> No
     assert runs_together(task.clean, task.corrupt)
     assert not runs_together(task.clean, other.corrupt)
     together = patch(model, task, "z", "head")
-    monkeypatch.setattr(bases, "TOGETHER", 31)
+    monkeypatch.setattr(pairs, "TOGETHER", 31)
     assert not runs_together(task.clean, task.corrupt)
     apart, plain = patch(model, task, "z", "head"), patch(model, task, "z", "head", options=Options(plain=True))
     for one in (together, apart):
