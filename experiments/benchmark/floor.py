@@ -56,14 +56,15 @@ def floor_of(plan: Plan) -> Callable[[], None]:
 
 
 def steps(plan: Plan) -> Iterator[Step]:
-    """What the plan multiplies, base and donor runs first."""
+    """What the plan multiplies; base and donor runs go along with a pass, or come first."""
     prompts, layers, task = plan.reader.prompts, plan.model.geometry.layers, plan.reader.task
-    sides = 1 if runs_together(task.clean, task.corrupt) else 2
-    rows = len(prompts) * 2 // sides
-    tokens = rows * prompts.width
-    for _ in range(sides):
-        for layer in range(layers):
-            yield Step(layer, (("qkv", tokens),), ((rows, prompts.width),), (("out", tokens), ("mlp", tokens)))
+    if plan.carrier is None:
+        sides = 1 if runs_together(task.clean, task.corrupt) else 2
+        rows = len(prompts) * 2 // sides
+        tokens = rows * prompts.width
+        for _ in range(sides):
+            for layer in range(layers):
+                yield Step(layer, (("qkv", tokens),), ((rows, prompts.width),), (("out", tokens), ("mlp", tokens)))
     for one in plan.passes:
         for layer in range(layers):
             yield _step(plan, one, layer)
@@ -73,6 +74,8 @@ def _step(plan: Plan, one: Pass, layer: int) -> Step:
     prompts, read, count = plan.reader.prompts, plan.reader.columns, len(plan.reader.prompts)
     narrow = layer == plan.model.geometry.layers - 1 and read is not None
     tokens, joined, rows = 0, 0, Counter[int]()
+    if one is plan.carrier:  # the two sides, at every column
+        tokens, rows[prompts.width] = 2 * count * prompts.width, 2 * count
     for item in one.items:
         entry, columns = item.entry, prompts.width - item.first
         kept = min(columns, read.shape[-1]) if narrow and read is not None else columns

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from interp.registry import UserError
 
@@ -38,7 +38,7 @@ class Address:
             return self
         if not -layers <= self.layer < layers:
             raise UserError(f"layer {self.layer} of {self.site} lies outside the model's {layers} layers")
-        return replace(self, layer=self.layer % layers)
+        return self if self.layer >= 0 else Address(self.site, self.layer % layers)
 
     def __str__(self) -> str:
         return self.site if self.layer is None else f"L{self.layer}.{self.site}"

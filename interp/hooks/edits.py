@@ -83,11 +83,12 @@ class Edit:
     def new_part(self, part: Tensor, ctx: EditContext) -> Tensor:
         """The new value of the selected part."""
         new = self.change(part, ctx).to(part.dtype)
-        try:
-            new = new.expand(part.shape)
-        except RuntimeError:
-            given, want = tuple(new.shape), tuple(part.shape)
-            raise UserError(f"{self} gave shape {given} where {ctx.address} needs {want}") from None
+        if new.shape != part.shape:
+            try:
+                new = new.expand(part.shape)
+            except RuntimeError:
+                given, want = tuple(new.shape), tuple(part.shape)
+                raise UserError(f"{self} gave shape {given} where {ctx.address} needs {want}") from None
         where = ctx.written()
         return new if where is None else torch.where(where, new, part)
 

@@ -70,11 +70,10 @@ class Base:
 
     def prefix(self, first: int, layer: int) -> KeyValue | None:
         """Rotated keys and values of a layer's columns before `first`; None where there are none or none are kept."""
-        names = [str(Address(site, layer)) for site in ("k_rot", "v")]
-        if first == 0 or not all(name in self.run.acts for name in names):
+        acts, k, v = self.run.acts, f"L{layer}.k_rot", f"L{layer}.v"
+        if first == 0 or k not in acts or v not in acts:
             return None
-        k, v = (self.run.acts[name][:, :first].transpose(1, 2) for name in names)
-        return k, v
+        return acts[k][:, :first].transpose(1, 2), acts[v][:, :first].transpose(1, 2)
 
 
 def base_run(

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 from torch import Tensor
 
 from interp.hooks.addresses import Address
-from interp.hooks.context import Held
 from interp.interventions.entry import Entry
 from interp.interventions.pair import Pair
 from interp.interventions.segment import Segment
@@ -32,8 +31,8 @@ class PairTap:
 
     reads_only = True
 
-    def __init__(self, pair: Pair, held: Held) -> None:
-        self.pair, self.held = pair, held
+    def __init__(self, pair: Pair) -> None:
+        self.pair = pair
         self._wanted = {(a.site, a.layer) for a in pair.wanted}
 
     def set_rows(self, items: Sequence[Item]) -> None:
@@ -57,9 +56,9 @@ class PairTap:
             self._wanted.remove((site, layer))
             self.pair.keep(str(Address(site, layer)), x.clone())
 
-    def held_at(self, site: str, layer: int | None) -> Held:
-        """All columns, in every block."""
-        return self.held
+    def columns(self, narrow: bool) -> int:
+        """How many columns each row holds: all, in every block."""
+        return self.pair.both.width
 
 
 class PairSegment(Segment):
@@ -68,7 +67,7 @@ class PairSegment(Segment):
     def __init__(self, pair: Pair) -> None:
         self.pair, self.first, self.tail = pair, FIRST, None
         self.grid_of_all = Grid.of(pair.net, pair.both, pair.net.dtype)
-        self.tap = PairTap(pair, self.grid_of_all.held)
+        self.tap = PairTap(pair)
 
     def grid(self, packed: int, tail: bool = False) -> Grid:
         """Where both sides stand."""

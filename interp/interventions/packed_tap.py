@@ -7,6 +7,7 @@ RaggedTap   several such, their tokens one after the other: `[token, 1, …]`
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from operator import mul
 from typing import TYPE_CHECKING
 
 from torch import Tensor
@@ -16,7 +17,6 @@ from interp.hooks.edits import Edit
 from interp.hooks.sites import SITES
 from interp.interventions.base import Base
 from interp.interventions.entry import BEFORE_QUERIES
-from interp.models.ragged import parted
 
 if TYPE_CHECKING:
     from interp.interventions.joint import PairTap
@@ -69,9 +69,9 @@ class PackedTap:
 
     def edit(self, site: str, layer: int | None, x: Tensor) -> None:
         """Make the edits in the tensor itself."""
-        rows = len(self.base.prompts)
+        rows, tokens = len(self.base.prompts), x.shape[0]
         for slot, edit in self._by_place.get((site, layer), ()):
-            if slot * rows < len(x):
+            if slot * rows < tokens:
                 edit.apply_to(x[slot * rows : (slot + 1) * rows], self.context(site, layer, edit))
 
     def context(self, site: str, layer: int | None, edit: Edit) -> EditContext:
@@ -81,17 +81,26 @@ class PackedTap:
 
     def held_at(self, site: str, layer: int | None) -> Held:
         """The columns a site's tensor holds: in the last block, from the queries on, only the metric's."""
-        last = self.base.net.geometry.layers - 1
-        if self.tail is None or (layer is not None and (layer < last or site in BEFORE_QUERIES)):
-            return self.held
-        return self.held if site in ("embed", "pos_embed") else self.tail
+        narrow = self.tail is not None and narrowed(site, layer, self.base.net.geometry.layers)
+        return self.tail if narrow and self.tail is not None else self.held
+
+    def columns(self, narrow: bool) -> int:
+        """How many columns each row holds, and how many where only the metric's are left."""
+        return (self.tail if narrow and self.tail is not None else self.held).columns.shape[-1]
+
+
+def narrowed(site: str, layer: int | None, layers: int) -> bool:
+    """Whether a site lies where only the metric's columns are left: in the last block, from the queries on."""
+    if layer is None:
+        return site not in ("embed", "pos_embed")
+    return layer == layers - 1 and site not in BEFORE_QUERIES
 
 
 class RaggedTap:
     """Leads to the tap of each segment; `counts` says how many interventions each holds, now and once all joined."""
 
-    def __init__(self, taps: Sequence[PackedTap | PairTap], rows: int, *counts: Sequence[int]) -> None:
-        self.taps, self.rows, self.counts = taps, rows, counts
+    def __init__(self, taps: Sequence[PackedTap | PairTap], rows: int, layers: int, *counts: Sequence[int]) -> None:
+        self.taps, self.rows, self.layers, self.counts = taps, rows, layers, counts
         self._places = {place for tap in taps for place in tap.places}
 
     def wants(self, site: str, layer: int | None) -> bool:
@@ -100,13 +109,18 @@ class RaggedTap:
     def __call__(self, site: str, layer: int | None, x: Tensor) -> Tensor:
         if (site, layer) not in self._places:
             return x
-        columns = [tap.held_at(site, layer).columns.shape[-1] for tap in self.taps]
-        edited = any(tap.wants(site, layer) for tap in self.taps if not tap.reads_only)
-        x = x.clone() if edited and site not in OWN else x
-        for counts in self.counts:
-            each = [n * self.rows for n in counts]
-            if sum(n * c for n, c in zip(each, columns, strict=True)) == len(x):
-                for tap, part in zip(self.taps, parted(x, each, columns), strict=True):
-                    tap.edit(site, layer, part)
-                return x
-        raise ValueError(f"{site} of layer {layer} holds {len(x)} tokens, which are no interventions' columns")
+        columns = [tap.columns(narrowed(site, layer, self.layers)) for tap in self.taps]
+        tokens, size = x.shape[0], [self.rows * c for c in columns]
+        counts = next((n for n in self.counts if sum(map(mul, n, size)) == tokens), None)
+        if counts is None:
+            raise ValueError(f"{site} of layer {layer} holds {tokens} tokens, which are no interventions' columns")
+        doing = [tap.wants(site, layer) for tap in self.taps]
+        if site not in OWN and any(does and not tap.reads_only for does, tap in zip(doing, self.taps, strict=True)):
+            x = x.clone()
+        start = 0
+        for tap, does, n, held in zip(self.taps, doing, counts, columns, strict=True):
+            end = start + n * self.rows * held
+            if does and n:
+                tap.edit(site, layer, x[start:end].view(n * self.rows, held, *x.shape[2:]))
+            start = end
+        return x

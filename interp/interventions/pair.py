@@ -130,9 +130,18 @@ class Pair:
         differs = torch.from_numpy(self._other_tokens).to(self.mine.device).long()
         return (differs.cumsum(1) if self.net.geometry.causal else differs.sum(1, keepdim=True) + 0 * differs) == 0
 
+    @cached_property
+    def _first(self) -> int | None:
+        """How many columns all pairs share, where it is the same for each."""
+        counts = self._shared.sum(1)
+        return int(counts[0]) if bool((counts == counts[0]).all()) else None
+
     def _as_in_mine(self, own: Tensor, other: Tensor, name: str) -> Tensor:
         """A donor's value with the base run's at the columns that they share."""
         axis = SITES[Address.parse(name).site].token_axis
+        if self._first is not None and own.is_contiguous():
+            own.narrow(axis, 0, self._first).copy_(other.narrow(axis, 0, self._first))
+            return own
         shape = [own.shape[0], *(1,) * (own.ndim - 1)]
         shape[axis] = own.shape[axis]
         return torch.where(self._shared.view(shape), other, own)

@@ -30,6 +30,7 @@ from interp.hooks.values import Geometry, Run
 from interp.interventions.base import Base, base_run
 from interp.interventions.cost import block_flops, entry_flops, plain_flops, reading_flops
 from interp.interventions.entry import FINAL, Entry, entry_of
+from interp.interventions.pair import Pair
 from interp.interventions.reading import Reader
 from interp.models.model import Model
 
@@ -91,6 +92,10 @@ class Pass:
         """The first columns, in order."""
         return sorted({i.first for i in self.items})
 
+    def carries(self, pair: Pair) -> bool:
+        """Whether a pair of sides may go along: where nothing between tokens is edited, rows may differ in length."""
+        return pair.may_go_along and not any(mixes(i) for i in self.items)
+
 
 @dataclass(frozen=True, eq=False)
 class Plan:
@@ -105,6 +110,12 @@ class Plan:
     plain: tuple[Item, ...]
     passes: tuple[Pass, ...]
     notes: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def carrier(self) -> Pass | None:
+        """The pass that the pair of sides goes along with, where the base run is one of a pair."""
+        pair = self.base.pair
+        return None if pair is None else next((one for one in self.passes if one.carries(pair)), None)
 
     @property
     def flops(self) -> int:
@@ -132,7 +143,7 @@ class Plan:
                 "enter sites": ", ".join(sites), "first column": low if low == high else f"{low}–{high}",
                 "of columns": p.width, "logits": self.reader.reads if self.options.prefix else "all", "flops": cost,
                 "of plain": cost / (whole * len(one.items)),
-                "why": "" if high else "prefix reuse is off" if not self.options.prefix else "changes start at 0",
+                "why": _why(one is self.carrier, high, self.options.prefix),
             })  # fmt: skip
         for why in sorted({i.why for i in self.plain}):
             n = sum(i.why == why for i in self.plain)
@@ -156,6 +167,12 @@ class Plan:
             "share of the operations of plain passes": f"{self.flops / whole:.0%}",
         }  # fmt: skip
         return card("Plan", facts, self.explain(), most=20)
+
+
+def _why(carrier: bool, first: int, prefix: bool) -> str:
+    if carrier:
+        return "both sides' own runs go along"
+    return "" if first else "changes start at 0" if prefix else "prefix reuse is off"
 
 
 def pass_flops(one: Pass, reader: Reader, g: Geometry) -> int:

@@ -25,8 +25,7 @@ from interp.hooks.values import NO_TENSORS
 from interp.interventions.entry import BEFORE_QUERIES, Entry
 from interp.interventions.joint import FIRST, PairSegment
 from interp.interventions.packed_tap import RaggedTap
-from interp.interventions.pair import Pair
-from interp.interventions.plan import Item, Pass, Plan, mixes
+from interp.interventions.plan import Item, Pass, Plan
 from interp.interventions.segment import Segment
 from interp.models.block import Beside, block
 from interp.models.forward import final_norm, unembed
@@ -137,11 +136,6 @@ SIDES = tuple(Item(-1, (), Entry(-1, (), "embed"), FIRST) for _ in range(2))
 """The two sides of a pair, as rows of a pass that edit nothing."""
 
 
-def goes_along(pair: Pair | None, one: Pass) -> bool:
-    """Whether a pass runs a pair that waits: rows of different lengths can, and edit nothing between tokens."""
-    return pair is not None and pair.waiting and pair.may_go_along and not any(mixes(i) for i in one.items)
-
-
 Standing = tuple[Segment, list[Item]]
 """A segment, and the interventions that stand on it."""
 Rows = dict[int, list[Tensor]]
@@ -160,7 +154,8 @@ class PassRun:
         self.segments = {
             first: Segment(self.base, self.net, self.reader, first, self.shortcuts) for first in one.firsts
         }
-        self.along = self.base.pair if goes_along(self.base.pair, one) else None
+        pair = self.base.pair
+        self.along = pair if pair is not None and pair.waiting and one.carries(pair) else None
         if self.along is not None:
             self.segments[FIRST] = PairSegment(self.along)
             self.items = SIDES + self.items
@@ -229,7 +224,7 @@ class PassRun:
         tail = layer == self.net.geometry.layers - 1 and any(s.tail is not None for s, _ in every)
         prefix = [partial(s.prefix, layer) for s, _ in parts]
         one, own = len(every) == 1, len(order) > 1  # the rows of a single intervention may be the base run's memory
-        tap = every[0][0].tap if one else _tap(parts, every, self.rows)
+        tap = every[0][0].tap if one else _tap(parts, every, self.rows, self.net.geometry.layers)
         out, _ = block(
             self.net, layer, _flat([t for s, _ in parts for t in resid[s.first]], one), _columns(parts, one, self.rows),
             tap, prefix=prefix[0]() if one else prefix, given=given, beside=beside, spare=own,
@@ -262,7 +257,7 @@ class PassRun:
             self.along.finish(_cat(resid[FIRST]))
         one = len(standing) == 1
         _set_rows(standing)
-        tap = standing[0][0].tap if one else _tap(standing, standing, self.rows)
+        tap = standing[0][0].tap if one else _tap(standing, standing, self.rows, self.net.geometry.layers)
         every = final_norm(self.net, _flat([t for s, _ in standing for t in resid[s.first]], one), tap)
         parts = _parted(every, standing, True, one, self.rows)
         x = _cat([self._kept(segment, items, parts[segment.first][0]) for segment, items in standing])
@@ -316,10 +311,14 @@ def _columns(parts: Sequence[Standing], one: bool, rows: int, tail: bool = False
     return grids[0] if one else Ragged(grids, tuple(len(items) * rows for _, items in parts))
 
 
-def _tap(parts: Sequence[Standing], every: Sequence[Standing], rows: int) -> RaggedTap:
+def _tap(parts: Sequence[Standing], every: Sequence[Standing], rows: int, layers: int) -> RaggedTap:
     before = {s.first: len(items) for s, items in parts}
     return RaggedTap(
-        [s.tap for s, _ in every], rows, [before.get(s.first, 0) for s, _ in every], [len(items) for _, items in every]
+        [s.tap for s, _ in every],
+        rows,
+        layers,
+        [before.get(s.first, 0) for s, _ in every],
+        [len(items) for _, items in every],
     )
 
 

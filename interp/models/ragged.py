@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import torch
 from jaxtyping import Float
@@ -23,9 +24,8 @@ def end_to_end(parts: Sequence[Tensor]) -> Tensor:
 
 def parted(x: Tensor, rows: Sequence[int], columns: Sequence[int]) -> list[Tensor]:
     """The parts of `[token, 1, …]` that are so many rows of so many columns, each `[batch, pos, …]`; views."""
-    sizes = list(zip(rows, columns, strict=True))
-    parts = x.split([n * c for n, c in sizes])
-    return [part.view(n, c, *x.shape[2:]) for part, (n, c) in zip(parts, sizes, strict=True)]
+    parts = x.split_with_sizes([n * c for n, c in zip(rows, columns, strict=True)])
+    return [part.view(n, c, *x.shape[2:]) for part, n, c in zip(parts, rows, columns, strict=True)]
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,7 +36,7 @@ class Ragged:
     rows: tuple[int, ...]
     _angles: dict[str | None, tuple[Tensor, Tensor] | None] = field(default_factory=dict)
 
-    @property
+    @cached_property
     def columns(self) -> list[int]:
         """How many columns each grid holds."""
         return [g.held.columns.shape[-1] for g in self.grids]
@@ -69,10 +69,8 @@ class Ragged:
         first = self.grids[0]
         kind = first.net.layers[layer].rotary_kind
         if kind not in self._angles:
-            each = [g.angles(layer) for g in self.grids]
-            known = [a for a in each if a is not None]
-            cos, sin = ([a[i] for a in known] for i in (0, 1))
-            self._angles[kind] = (self.spread(cos), self.spread(sin)) if known else None
+            known = [torch.cat(a, -1) for g in self.grids if (a := g.angles(layer)) is not None]
+            self._angles[kind] = self.spread(known).chunk(2, -1) if known else None  # type: ignore[assignment]
         return first.turned(x, self._angles[kind])
 
 
