@@ -118,7 +118,7 @@ class Pair:
             return np.zeros_like(self._other_tokens)
         if address.site == "embed" or (address.layer == 0 and address.site in OF_A_TOKEN):
             return self._other_tokens
-        return ~self._shared.cpu().numpy()
+        return self._moved
 
     @cached_property
     def _other_tokens(self) -> Bool[np.ndarray, "batch pos"]:
@@ -129,6 +129,10 @@ class Pair:
         """Columns that know of no token in which a pair differs: those before the first (causal models)."""
         differs = torch.from_numpy(self._other_tokens).to(self.mine.device).long()
         return (differs.cumsum(1) if self.net.geometry.causal else differs.sum(1, keepdim=True) + 0 * differs) == 0
+
+    @cached_property
+    def _moved(self) -> Bool[np.ndarray, "batch pos"]:
+        return ~self._shared.cpu().numpy()
 
     @cached_property
     def _first(self) -> int | None:

@@ -18,16 +18,15 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-import numpy as np
-from jaxtyping import Bool
 from torch import Tensor
 
 from interp.hooks.addresses import Address
-from interp.hooks.context import EditContext, Held
+from interp.hooks.context import Held
 from interp.hooks.edits import Edit
 from interp.hooks.sites import SITES
-from interp.hooks.values import Geometry, Run
+from interp.hooks.values import Geometry
 from interp.interventions.base import Base, base_run
+from interp.interventions.changes import Maps, first_change
 from interp.interventions.cost import block_flops, entry_flops, plain_flops, reading_flops
 from interp.interventions.entry import FINAL, Entry, entry_of
 from interp.interventions.pair import Pair
@@ -35,8 +34,6 @@ from interp.interventions.reading import Reader
 from interp.models.model import Model
 
 Intervention = tuple[Edit, ...]
-Maps = dict[tuple[Address, int, int], np.ndarray[Any, np.dtype[np.bool_]]]
-"""Where donors differ from the base run, by address, donor and axes kept."""
 
 PASS_TOKENS = 1536
 """Tokens a pass holds at most: on a CPU larger ones gain nothing, smaller ones read the weights more often."""
@@ -225,7 +222,7 @@ def make_plan(
     if base is None:
         places = [[a for a, _ in edits] for edits in resolved]
         base = base_run(model, prompts, needed(places, g, options), reader.net, whole_passes=True)
-    maps: Maps = {}
+    maps = Maps()
     items = [_item(i, edits, base, reader, options, maps) for i, edits in enumerate(resolved)]
     passes = _passes([i for i in items if i.entry is not None], reader, options)
     return Plan(
@@ -262,7 +259,7 @@ def _item(
     why = _reason_for_plain(edits, base.altered, options)
     if why:
         return Item(index, edits, why=why)
-    firsts = [_first_change(address, edit, base, maps) for address, edit in edits]
+    firsts = [first_change(address, edit, base, maps) for address, edit in edits]
     changing = [f for f in firsts if f is not None]
     if not changing:
         return Item(index, edits)
@@ -294,64 +291,6 @@ def _reason_for_plain(edits: tuple[tuple[Address, Edit], ...], altered: str, opt
         if address.site in FINAL and not options.prefix:
             return f"{address} with prefix reuse off"
     return ""
-
-
-def _first_change(address: Address, edit: Edit, base: Base, maps: Maps) -> int | None:
-    """First column where the edit's value differs from the base run's; None where it changes nothing."""
-    if edit.needs_base:
-        return None
-    if address.site in FINAL and str(address) not in base.run.acts:
-        return 0
-    site = SITES[address.site]
-    ctx = EditContext(site, address.layer, base.net.geometry, base.held, edit.selection, base.run)
-    donor = edit.donor if edit.kind == "patch" and not edit.detail else None
-    if donor is not None and ctx.token_axis == 1 and len(ctx.units) < 2 and ctx.straight(donor.prompts):
-        return _first_of_donor(ctx, donor, base, maps)
-    before = ctx.pick(base.at(address.site, address.layer))
-    differs = edit.change(before, ctx).to(before.dtype) != before
-    return _first(differs, ctx)
-
-
-def _first_of_donor(ctx: EditContext, donor: Run, base: Base, maps: Maps) -> int | None:
-    """First column where a donor's value is another than the base run's; a sweep asks this for hundreds of edits."""
-    differs = _donor_differs(ctx, donor, base, maps)
-    if ctx.units and differs.ndim == 3:
-        ((_, index),) = ctx.units
-        differs = np.any(differs[:, :, index], 2)
-    where = ctx.written()
-    if where is not None:
-        differs = differs & where.flatten(1).cpu().numpy()
-    columns = differs.any(0)
-    return int(columns.argmax()) if columns.any() else None
-
-
-def _donor_differs(ctx: EditContext, donor: Run, base: Base, maps: Maps) -> np.ndarray[Any, np.dtype[np.bool_]]:
-    """Where a donor differs from the base run, `[batch, pos]` or, for edits of units, `[batch, pos, unit]`.
-
-    Shared by all edits of a site: they differ in units and positions. Of a pair that has not been run the tokens
-    say where its sides may differ, for all units alike.
-    """
-    pair = base.pair
-    known = pair if pair is not None and pair.waiting and pair.is_side(donor) else None
-    kept = 3 if ctx.units and known is None else 2
-    key = (ctx.address, id(donor), kept)
-    if key not in maps:
-        if known is not None:
-            maps[key] = known.differs(ctx.address)
-        else:
-            mine, theirs = (run[str(ctx.address)] for run in (base.run, donor))
-            differs = theirs.to(mine.dtype) != mine
-            maps[key] = (differs if differs.ndim == kept else differs.flatten(kept).any(kept)).cpu().numpy()
-    return maps[key]
-
-
-def _first(differs: Bool[Tensor, ...], ctx: EditContext) -> int | None:
-    """First column with a difference that is written; None where there is none."""
-    where = ctx.written()
-    if where is not None:
-        differs = differs & (where.flatten(1) if differs.ndim == 2 else where)
-    by_column = differs.movedim(ctx.token_axis, 0).flatten(1).any(1).tolist()
-    return by_column.index(True) if True in by_column else None
 
 
 def _entry(edits: tuple[tuple[Address, Edit], ...], g: Geometry) -> Entry:

@@ -78,7 +78,7 @@ class Sides:
         """
         other: Side = "corrupt" if side == "clean" else "clean"
         mine, theirs = self.task.prompts(side), self.task.prompts(other)
-        places = list(places)
+        places = list(dict.fromkeys(map(tuple, places)))
         replayed = options.prefix and not options.plain and not self.altered
         if not replayed or not runs_together(mine, theirs):
             return None, self.run(other, dict.fromkeys(str(a) for one in places for a in one))
