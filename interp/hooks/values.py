@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from types import MappingProxyType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -85,7 +85,11 @@ class Geometry:
         return self.heads // self.kv_heads
 
 
-def _frozen(mapping: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+Acts = Mapping[str, Any]
+"""Captures by address. A checker of types would look at one, and those of a pair are run when they are asked for."""
+
+
+def _frozen(mapping: Acts) -> Acts:
     """The mapping as it is now; one that is no dictionary has its own way of giving values, and stays."""
     return MappingProxyType(dict(mapping)) if isinstance(mapping, dict | MappingProxyType) else mapping
 
@@ -345,7 +349,7 @@ class Run:
 
     prompts: Prompts
     logits: Float[Tensor, "batch pos d_vocab"]
-    acts: Mapping[str, Tensor] = field(default_factory=dict)
+    acts: Acts = field(default_factory=dict)
     grads: Mapping[str, Tensor] = field(default_factory=dict)
     metric: Float[Tensor, " prompt"] | None = None
     """The metric the gradients belong to, per prompt."""
@@ -359,13 +363,15 @@ class Run:
 
     def __getitem__(self, address: str) -> Tensor:
         if address in self.acts:
-            return self.acts[address]
+            known: Tensor = self.acts[address]
+            return known
         key = str(Address.parse(address).resolve(self.layers))
         if key not in self.acts:
             if not self.acts:
                 raise UserError(f"this run captured nothing: ask for it by capture=[{address!r}]")
             raise unknown("captured address", address, sorted(self.acts))
-        return self.acts[key]
+        value: Tensor = self.acts[key]
+        return value
 
     def __contains__(self, address: object) -> bool:
         return isinstance(address, str) and str(Address.parse(address).resolve(self.layers)) in self.acts

@@ -66,7 +66,8 @@ class Base:
 
     def at(self, site: str, layer: int | None) -> Tensor:
         """A captured value."""
-        return self.run.acts[str(Address(site, layer))]
+        value: Tensor = self.run.acts[str(Address(site, layer))]
+        return value
 
     def prefix(self, first: int, layer: int) -> KeyValue | None:
         """Rotated keys and values of a layer's columns before `first`; None where there are none or none are kept."""

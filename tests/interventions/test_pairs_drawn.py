@@ -1,0 +1,151 @@
+"""A pair of sides gives the same whether it goes along with a pass, runs alone, or both sides run the plain way."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+from unittest import mock
+
+import pytest
+import torch
+from hypothesis import HealthCheck, given, seed, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from interp.hooks.sites import SITES, sites_of
+from interp.hooks.values import Prompts
+from interp.interventions import pair as pairs
+from interp.interventions.ablation import ablate
+from interp.interventions.pair import Pair
+from interp.interventions.patching import patch
+from interp.interventions.plan import Options
+from interp.models.model import Model
+from interp.tasks.answers import Answers
+from interp.tasks.values import Task
+from tests.interventions.drawn import in_double, model_of
+from tests.interventions.test_replay_properties import (
+    IN_DOUBLE,
+    IN_DOUBLE_WHOLLY,
+    PHASES,
+    STEEPEST,
+    WITHIN,
+    overhead,
+)
+from tests.tiny import HF_KINDS, KINDS, VOCAB
+
+REST = tuple(kind for kind in HF_KINDS if kind not in KINDS)
+
+
+@st.composite
+def tasks(draw: st.DrawFn) -> Task:
+    """Aligned pairs: each row has its own length, and its own tokens in which the sides differ."""
+    width = draw(st.integers(2, 7))
+    lengths = draw(st.lists(st.integers(2, width), min_size=1, max_size=3))
+    generator = torch.Generator().manual_seed(draw(st.integers(0, 99)))
+    clean = [torch.randint(1, VOCAB, (n,), generator=generator) for n in lengths]
+    moved = [draw(st.lists(st.booleans(), min_size=n, max_size=n)) for n in lengths]
+    same_first = draw(st.booleans())
+    first = draw(st.integers(0, min(lengths) - 1))
+    corrupt = []
+    for row, flags in zip(clean, moved, strict=True):
+        differs = torch.tensor([i == first or (f and i > first) for i, f in enumerate(flags)] if same_first else flags)
+        corrupt.append(torch.where(differs, row % (VOCAB - 1) + 1, row))
+    side = draw(st.sampled_from(["left", "right"]))
+    prompts = [Prompts.of([row.tolist() for row in rows], pad_side=side) for rows in (clean, corrupt)]
+    right, wrong = (Answers.of([[[int(t)]] for t in torch.randint(1, VOCAB, (len(lengths),), generator=generator)])
+                    for _ in range(2))  # fmt: skip
+    return Task.of("pairs", *prompts, right, wrong)
+
+
+def effects(model: Model, task: Task, how: dict[str, Any], options: Options, sites: Sequence[str]) -> Tensor:
+    """The metric of each row: patched, or with the other side's value in it as an ablation."""
+    how = dict(how)
+    if how.pop("ablated"):
+        for name in ("window", "direction", "together"):
+            how.pop(name)
+        return ablate(model, task, sites, ablation="corrupt", options=options, **how).values
+    return patch(model, task, sites, options=options, **how).values
+
+
+def compare(model: Model, kind: str, task: Task, how: dict[str, Any], sites: Sequence[str], seen: Counter[str]) -> None:
+    """Planned against plain, in float64 too; counts who carried the pair."""
+    blocks, carries = pairs.run_blocks, []
+
+    def counted(*given: Any) -> Any:
+        carries.append(False)
+        return blocks(*given)
+
+    def finished(self: Pair, final: Tensor) -> None:
+        carries.append(True)
+        self._final = final
+
+    with mock.patch.object(pairs, "run_blocks", counted), mock.patch.object(Pair, "finish", finished):
+        planned = effects(model, task, how, Options(), sites)
+    plain, double = (effects(m, task, how, Options(plain=True), sites) for m in (model, in_double(kind)))
+    again = effects(in_double(kind), task, how, Options(), sites)
+    assert torch.equal(planned.isnan(), plain.isnan())
+    size = max(float(plain.nan_to_num().abs().max()), 1.0)
+    rounding = float((plain - double).nan_to_num().abs().max())
+    apart = float((planned - plain).nan_to_num().abs().max())
+    assert apart <= max(WITHIN * size, STEEPEST * rounding), (apart, rounding)
+    within = IN_DOUBLE if kind.startswith(IN_DOUBLE_WHOLLY) else WITHIN
+    assert float((again - double).nan_to_num().abs().max()) <= within * size
+    seen["alone" if False in carries else "along" if True in carries else "apart"] += 1
+    seen["moved"] += int(((plain - plain[0]).nan_to_num().abs() > 1e-4).any())
+    seen["padded"] += int(task.clean.padded)
+
+
+@st.composite
+def hows(draw: st.DrawFn, model: Model) -> tuple[list[str], dict[str, Any]]:
+    """Sites, and how they are swept; mostly sites whose rows may differ in length."""
+    names = [s.name for s in sites_of(model.geometry) if not s.name.startswith("logits")]
+    simple = [n for n in ("z", "resid_pre", "resid_post", "attn_out", "mlp_out", "v", "q", "embed") if n in names]
+    some = st.sampled_from(draw(st.sampled_from([simple, simple, names])))
+    chosen = draw(st.lists(some, min_size=1, max_size=2, unique=True))
+    sites = [SITES[name] for name in chosen]
+    heads = all({"head", "kv_head"} & set(site.axes) for site in sites)
+    windows = [1, 1, 2] if all(site.in_block for site in sites) else [1]
+    return chosen, {
+        "by": draw(st.sampled_from(["layer", "position", *(("head", "head+position") if heads else ())])),
+        "metric": draw(st.sampled_from(["logit_diff", "logit_diff", "kl"])),
+        "direction": draw(st.sampled_from(["denoise", "noise"])),
+        "window": draw(st.sampled_from(windows)), "together": draw(st.booleans()),
+        "ablated": draw(st.sampled_from([False, False, True])),
+    }  # fmt: skip
+
+
+def check(draws: int, kinds: Sequence[str], seeded: bool) -> Counter[str]:
+    """So many draws of each kind; what was seen."""
+    seen: Counter[str] = Counter()
+    for number, kind in enumerate(kinds):
+        _of_kind(kind, draws, number if seeded else None, seen)
+    return seen
+
+
+def _of_kind(kind: str, draws: int, number: int | None, seen: Counter[str]) -> None:
+    model = model_of(kind)
+
+    @given(tasks(), hows(model), st.sampled_from([0.0, 48.0]))
+    def equal(task: Task, how: tuple[list[str], dict[str, Any]], merge: float) -> None:
+        with overhead(merge):
+            compare(model, kind, task, how[1], how[0], seen)
+
+    profile = settings(
+        max_examples=draws, deadline=None, database=None, phases=PHASES, suppress_health_check=list(HealthCheck)
+    )
+    profile(equal if number is None else seed(number)(equal))()
+
+
+@pytest.mark.slow
+def test_pairs_are_the_same_along_and_alone() -> None:
+    seen = check(4, KINDS, seeded=True) + check(1, REST, seeded=True)
+    rare = [what for what in ("along", "alone", "moved", "padded") if seen[what] < 10]
+    assert not rare, dict(seen)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("kind", [*KINDS, *REST])
+def test_pairs_are_the_same_in_many_draws(kind: str) -> None:
+    seen = check(60, (kind,), seeded=False)
+    assert min(seen["along"], seen["alone"], seen["moved"]) >= 3, dict(seen)
