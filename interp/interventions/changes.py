@@ -67,10 +67,10 @@ def _donor_differs(ctx: EditContext, donor: Run, base: Base, maps: Maps) -> np.n
     """Where a donor differs from the base run, `[batch, pos]` or, for edits of units, `[batch, pos, unit]`.
 
     Shared by all edits of a site: they differ in units and positions. Of a pair that has not been run the tokens
-    say where its sides may differ, for all units alike.
+    say where its sides may differ, for all units alike; but neurons are often 0 on both sides, so they are asked.
     """
-    pair = base.pair
-    known = pair if pair is not None and pair.waiting and pair.is_side(donor) else None
+    pair, by_value = base.pair, ctx.selection.neuron is not None
+    known = pair if pair is not None and pair.waiting and pair.is_side(donor) and not by_value else None
     kept = 3 if ctx.units and known is None else 2
     key = (ctx.address, id(donor), kept)
     if key not in maps.differs:

@@ -47,6 +47,7 @@ class Pair:
         net: Net,
     ) -> None:
         model._refuse_container_hooks(net)
+        self.model = model
         both = Prompts.of(torch.cat([mine.tokens, theirs.tokens]), torch.cat([mine.mask, theirs.mask]))
         self.net, self.mine, self.theirs, self.both = replace(net, loose=True), mine, theirs, model.prompts(both)
         self.wanted = list(capture)
@@ -54,7 +55,7 @@ class Pair:
         self._acts: tuple[dict[str, Tensor], dict[str, Tensor]] = ({}, {})
         self._final: Tensor | None = None
 
-    def sides(self, model: Model) -> tuple[Base, Base]:
+    def sides(self) -> tuple[Base, Base]:
         """The base run and the donor. They hold the pair, not the other way round."""
         names, layers = [str(a) for a in self.wanted], self.net.geometry.layers
         some = [name for name in names if name in self.given]
@@ -63,7 +64,7 @@ class Pair:
             for side, (prompts, of) in enumerate(((self.mine, names), (self.theirs, some)))
         ]
         net = replace(self.net, loose=False)
-        mine, theirs = (Base(model, net, run.prompts, run, None, self, side) for side, run in enumerate(runs))
+        mine, theirs = (Base(self.model, net, run.prompts, run, None, self, side) for side, run in enumerate(runs))
         return mine, theirs
 
     @property

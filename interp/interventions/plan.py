@@ -2,7 +2,7 @@
 
 An intervention is a tuple of edits made together in one run. For each the planner finds
 
-1. whether anything changes: an edit whose new value equals the base run's costs nothing;
+1. whether anything changes: an edit whose new value equals the base run's costs nothing (`changes.py`);
 2. the entry: the earliest edited layer, and within it the earliest edited site (`entry.py`);
 3. the first column that changes: what lies before it is the base run's (causal models);
 4. what must run the plain way, and why.
@@ -37,6 +37,8 @@ Intervention = tuple[Edit, ...]
 
 PASS_TOKENS = 1536
 """Tokens a pass holds at most: on a CPU larger ones gain nothing, smaller ones read the weights more often."""
+PASS_NUMBERS = 3 << 20
+"""Numbers in the widest activation of a pass up to which it may hold more: in small ones launches cost the most."""
 PASS_OVERHEAD = 48.0
 """What one more pass costs at each layer it walks, in tokens: reading the weights again and launching the kernels."""
 SEGMENT_OVERHEAD = 15e6
@@ -54,7 +56,7 @@ class Options:
 
     Without it every pass holds the plain run's rows and positions: with `pack=1` bit-identical on a CPU."""
     pack: int | None = None
-    """Interventions per pass; by default as many as `PASS_TOKENS` allows."""
+    """Interventions per pass; by default as many as `PASS_TOKENS` and `PASS_NUMBERS` allow."""
     exact: bool = False
     """Run a sample of the interventions the plain way too, and raise where they differ beyond the promise."""
 
@@ -314,14 +316,15 @@ def _passes(items: list[Item], reader: Reader, options: Options) -> list[Pass]:
     beside = [i for i in items if not mixes(i)]
     each = SEGMENT_OVERHEAD / block_flops(reader.net.geometry, 1, 1, width)
     groups = [[i for group in _merged(beside, reader, each) for i in group], *_merged(apart, reader, PASS_OVERHEAD)]
-    passes = []
+    passes, g = [], reader.net.geometry
+    most = max(PASS_TOKENS, PASS_NUMBERS // max(g.d_mlp, g.d_model))
     for mine in groups:
         chunk: list[Item] = []
         tokens = 0
         # deepest entries last: a pass then holds few rows on the lower layers
         for item in sorted(mine, key=lambda i: (i.entry, i.index)):  # type: ignore[arg-type,return-value]
             own = rows * (width - item.first)
-            if chunk and (len(chunk) == options.pack or (options.pack is None and tokens + own > PASS_TOKENS)):
+            if chunk and (len(chunk) == options.pack or (options.pack is None and tokens + own > most)):
                 passes.append(Pass(tuple(chunk)))
                 chunk, tokens = [], 0
             chunk.append(item)

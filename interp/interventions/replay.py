@@ -68,13 +68,17 @@ def execute(plan: Plan, progress: Any = None) -> Float[Tensor, "intervention pro
             try:
                 items, values = PassRun(plan, one).values()
             except RuntimeError as e:
-                if not out_of_memory(e) or len(one.items) == 1:
+                alone = plan.base.pair is None or not plan.base.pair.waiting
+                if not out_of_memory(e) or (alone and len(one.items) == 1):
                     raise
-                limit = len(one.items) // 2
+                limit = max(1, len(one.items) // 2)
                 log.warning("out of memory with %d interventions a pass; going on with %d", len(one.items), limit)
                 waiting[:0] = _split(one, limit)
+            else:
+                put(items, values)
                 continue
-            put(items, values)
+            if plan.base.pair is not None:
+                plan.base.pair.acts(0)  # by itself then, no longer along with a pass
         for item in plan.plain:
             put([item], plain_value(plan, item))
         if plan.idle:

@@ -84,7 +84,7 @@ class Sides:
             return None, self.run(other, dict.fromkeys(str(a) for one in places for a in one))
         wanted = needed(places, self.model.geometry, options)
         edited = dict.fromkeys(a for one in places for a in one)
-        base, donor = Pair(self.model, mine, theirs, wanted, edited, self.net).sides(self.model)
+        base, donor = Pair(self.model, mine, theirs, wanted, edited, self.net).sides()
         self._bases = {side: base, other: donor}
         return base, donor.run
 

@@ -57,7 +57,7 @@ def values_read(
 ) -> Float[Tensor, "batch head query d_head"]:
     """Attention of a grid's queries over the held columns and those before them."""
     one = net.loose and _unseen(layer, tap, given) and fits_attention(net, layer, q, grid)
-    more = lanes_short(grid.prompts.width) if one else 0
+    more = lanes_short(grid.prompts.width, q.device) if one else 0
     k, v = (with_prefix(b, o, more) for b, o in zip(prefix or (None, None), own, strict=True))
     if one:
         return one_attention(net, layer, q, k, v, grid)

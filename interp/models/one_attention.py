@@ -21,9 +21,9 @@ FEW = 4
 """Keys beyond whole vectors that are no slower than one more vector."""
 
 
-def lanes_short(keys: int) -> int:
+def lanes_short(keys: int, device: torch.device) -> int:
     """How many keys that nobody reads make attention over so many faster."""
-    return -keys % LANES if keys % LANES > FEW else 0
+    return -keys % LANES if device.type == "cpu" and keys % LANES > FEW else 0
 
 
 def fits_attention(net: Net, layer: int, q: Tensor, grid: Grid) -> bool:

@@ -82,6 +82,7 @@ def compare(model: Model, kind: str, task: Task, how: dict[str, Any], sites: Seq
 
     with mock.patch.object(pairs, "run_blocks", counted), mock.patch.object(Pair, "finish", finished):
         planned = effects(model, task, how, Options(), sites)
+    assert carries in ([], [True], [False, True]), "run once, alone or along"
     plain, double = (effects(m, task, how, Options(plain=True), sites) for m in (model, in_double(kind)))
     again = effects(in_double(kind), task, how, Options(), sites)
     assert torch.equal(planned.isnan(), plain.isnan())

@@ -23,7 +23,7 @@ def test_equals_two_runs(kind: str, side: str) -> None:
     model = tiny(kind)
     task = random_task(model, side=side)
     places = resolve_all(SITES, model.geometry)
-    mine, theirs = Pair(model, task.corrupt, task.clean, places, places, model.net).sides(model)
+    mine, theirs = Pair(model, task.corrupt, task.clean, places, places, model.net).sides()
     for got, prompts in ((mine, task.corrupt), (theirs, task.clean)):
         alone = base_run(model, prompts, places)
         assert set(got.run.acts) == set(alone.run.acts)

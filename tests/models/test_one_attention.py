@@ -9,9 +9,9 @@ import torch
 
 from interp.hooks.context import Held
 from interp.hooks.values import Prompts
-from interp.models.attention import attend, per_query_head
+from interp.models.attention import attend, per_query_head, with_prefix
 from interp.models.grid import Grid
-from interp.models.one_attention import fits_attention, one_attention
+from interp.models.one_attention import fits_attention, lanes_short, one_attention
 from tests.tiny import tiny
 
 
@@ -31,8 +31,19 @@ def test_equals_the_steps(kind: str, first: int) -> None:
             assert fits_attention(net, layer, q, grid)
             keys, values = (per_query_head(t, g.group) for t in (k, v))
             expected = attend(net, layer, q, keys, grid) @ values
-            torch.testing.assert_close(one_attention(net, layer, q, k, v, grid), expected, rtol=0, atol=2e-6)
+            for more in (0, 7):  # keys that nobody reads change nothing
+                longer = [with_prefix(None, t, more) for t in (k, v)]
+                assert [t.shape[2] for t in longer] == [width + more] * 2
+                mixed = one_attention(net, layer, q, *longer, grid)
+                torch.testing.assert_close(mixed, expected, rtol=0, atol=2e-6)
     assert (kind == "mistral") == any(w is not None and w < width for w in windows)
+
+
+def test_keys_fill_whole_vectors() -> None:
+    """Up to a few keys beyond whole vectors stay as they are; a GPU has no such vectors."""
+    cpu = torch.device("cpu")
+    assert [lanes_short(n, cpu) for n in (4, 5, 15, 16, 17, 20, 21, 32)] == [0, 11, 1, 0, 0, 0, 11, 0]
+    assert lanes_short(15, torch.device("cuda")) == 0
 
 
 def test_steps_back() -> None:
