@@ -257,7 +257,7 @@ def only(scores: Tensor, answers: Answers) -> Tensor:
 
 def mean_over(scores: Tensor, answers: Answers) -> Tensor:
     if answers.complete:
-        return scores.mean(1)
+        return scores[:, 0] if scores.shape[1] == 1 else scores.mean(1)
     present = answers.present.to(scores.device)
     return torch.where(present, scores, 0.0).sum(1) / present.sum(1)
 

@@ -134,10 +134,10 @@ class EditContext:
         return keep
 
     def _at(self, places: tuple[int | str, ...], columns: Tensor, axis: int) -> Tensor:
-        hit = torch.zeros_like(columns, dtype=torch.bool)
-        for place in places:
-            hit |= columns == self.prompts.column(place)[:, None]
-        return self._spread(hit, axis)
+        first, *others = (columns == self.prompts.column(place)[:, None] for place in places)
+        for hit in others:
+            first |= hit
+        return self._spread(first, axis)
 
     def _spread(self, flags: Bool[Tensor, "batch pos"], axis: int) -> Tensor:
         shape = [1] * len(self.site.axes)

@@ -263,7 +263,7 @@ class Prompts:
     def column(self, place: int | str) -> Int[Tensor, " batch"]:
         """Column of an integer position or a label, per row; −1 where the row has no such token."""
         index = self.real_index(place)
-        return torch.where(index < 0, index, index + self.starts)
+        return torch.where(index < 0, index, index + self.starts) if self.padded else index
 
     @cached_property
     def answer_columns(self) -> Int[Tensor, " batch"]:
