@@ -154,8 +154,7 @@ class Pair:
 
 def runs_together(mine: Prompts, theirs: Prompts) -> bool:
     """Whether `Pair` fits two sides: rows that stand in the same columns, few enough to gain by it."""
-    same = mine.tokens.shape == theirs.tokens.shape and torch.equal(mine.mask, theirs.mask)
-    return same and 2 * mine.tokens.numel() <= TOGETHER
+    return mine.stands_like(theirs) and 2 * mine.tokens.numel() <= TOGETHER
 
 
 class _Acts(Mapping[str, Tensor]):

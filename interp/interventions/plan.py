@@ -133,6 +133,7 @@ class Plan:
         if self.idle:
             rows.append({"how": "nothing to run", "interventions": len(self.idle), "flops": 0,
                          "why": "the edits give the base run's own values"})  # fmt: skip
+        carrier = self.carrier
         for one in self.passes:
             layers = [i.entry.layer for i in one.items if i.entry]
             sites = sorted({i.entry.site for i in one.items if i.entry})
@@ -142,7 +143,7 @@ class Plan:
                 "enter sites": ", ".join(sites), "first column": low if low == high else f"{low}–{high}",
                 "of columns": p.width, "logits": self.reader.reads if self.options.prefix else "all", "flops": cost,
                 "of plain": cost / (whole * len(one.items)),
-                "why": _why(one is self.carrier, high, self.options.prefix),
+                "why": _why(one is carrier, high, self.options.prefix),
             })  # fmt: skip
         for why in sorted({i.why for i in self.plain}):
             n = sum(i.why == why for i in self.plain)

@@ -105,10 +105,11 @@ class Sides:
 
     def view(self, side: Side) -> LogitsView:
         """What the metric reads of the unedited run of one side."""
-        if side not in self._views and side in self._bases:
-            self._read(side)
-        elif side not in self._views:
-            self.run(side)
+        if side not in self._views:
+            if side in self._bases:
+                self._read(side)
+            else:
+                self.run(side)
         return self._views[side]
 
     def reference(self) -> LogitsView | None:

@@ -28,13 +28,12 @@ from tests.interventions.test_replay_properties import (
     IN_DOUBLE,
     IN_DOUBLE_WHOLLY,
     PHASES,
+    REST,
     STEEPEST,
     WITHIN,
     overhead,
 )
-from tests.tiny import HF_KINDS, KINDS, VOCAB
-
-REST = tuple(kind for kind in HF_KINDS if kind not in KINDS)
+from tests.tiny import KINDS, VOCAB
 
 
 @st.composite
