@@ -25,16 +25,16 @@ from interp.registry import Registry, UserError
 from interp.tasks.values import Answers, Side, Task
 
 Reads = Literal["answers", "vocab", "all"]
-Scores = tuple[Float[Tensor, "prompt right"], Float[Tensor, "prompt wrong"]]
+Scores = tuple[Float[Tensor, "*run prompt right"], Float[Tensor, "*run prompt wrong"]]
 
 
 @dataclass(frozen=True, eq=False)
 class LogitsView:
     """The logits a metric reads. Fields that were not asked for are None; masks are the task's own."""
 
-    right: Float[Tensor, "prompt right"] | None = None
+    right: Float[Tensor, "*run prompt right"] | None = None
     """`answers`: logits of the right answers (meaningless where `task.right.present` is False)."""
-    wrong: Float[Tensor, "prompt wrong"] | None = None
+    wrong: Float[Tensor, "*run prompt wrong"] | None = None
     vocab: Float[Tensor, "row step d_vocab"] | None = None
     """`vocab`: step 0 is the answer position, step j the j-th appended token's."""
     full: Float[Tensor, "row pos d_vocab"] | None = None
@@ -43,7 +43,7 @@ class LogitsView:
     """Which prompts were run."""
 
 
-MetricFunction = Callable[[LogitsView, Task, LogitsView | None], Float[Tensor, " prompt"]]
+MetricFunction = Callable[[LogitsView, Task, LogitsView | None], Float[Tensor, "*run prompt"]]
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,6 +63,8 @@ class Metric:
     needs_wrong: bool = False
     unit_several: str | None = None
     """The unit where answers have several tokens, if another."""
+    many: bool = False
+    """Takes the answers' logits of several runs at once, `[run, prompt, answer]`, and gives `[run, prompt]`."""
     version: str = "1"
     summary: str = ""
 
@@ -87,13 +89,15 @@ class Metric:
         """What this metric reads, cut out of the logits of a whole run of the task's `side`."""
         return cut(logits, task, side, self.reads_for(task))
 
-    def from_view(self, view: LogitsView, task: Task, reference: LogitsView | None = None) -> Float[Tensor, " prompt"]:
+    def from_view(
+        self, view: LogitsView, task: Task, reference: LogitsView | None = None
+    ) -> Float[Tensor, "*run prompt"]:
         """The metric from a view that holds what `reads_for(task)` names."""
         return next(self.from_views([view], task, reference))
 
     def from_views(
         self, views: Iterable[LogitsView], task: Task, reference: LogitsView | None = None
-    ) -> Iterator[Float[Tensor, " prompt"]]:
+    ) -> Iterator[Float[Tensor, "*run prompt"]]:
         """The metric from the view of each of several runs."""
         self.check(task)
         if self.needs_reference and reference is None:
@@ -132,11 +136,13 @@ def register_metric(
     differentiable: bool = True,
     needs_wrong: bool = False,
     unit_several: str | None = None,
+    many: bool = False,
     version: str = "1",
 ) -> Callable[[MetricFunction], Metric]:
     """Decorator: make a metric of `fn(view, task, reference)` and register it under the function's name.
 
-    `loss_like` defaults to "lower is better". A name that is taken raises UserError.
+    `loss_like` defaults to "lower is better"; `many` says that `fn` also takes an axis of runs before that of prompts.
+    A name that is taken raises UserError.
 
     >>> @register_metric(unit="logits", better="higher", reads="answers", needs_wrong=True)
     ... def margin(view, task, reference=None):
@@ -154,7 +160,7 @@ def register_metric(
         summary = (fn.__doc__ or "").strip().split("\n")[0]
         metric = Metric(
             label, fn, unit, better, lossy, reads, needs_reference, differentiable, needs_wrong,
-            unit_several, version, summary,
+            unit_several, many, version, summary,
         )  # fmt: skip
         metric_doc(metric, fn)
         return METRICS.add(label, metric)
@@ -257,9 +263,9 @@ def only(scores: Tensor, answers: Answers) -> Tensor:
 
 def mean_over(scores: Tensor, answers: Answers) -> Tensor:
     if answers.complete:
-        return scores[:, 0] if scores.shape[1] == 1 else scores.mean(1)
+        return scores[..., 0] if scores.shape[-1] == 1 else scores.mean(-1)
     present = answers.present.to(scores.device)
-    return torch.where(present, scores, 0.0).sum(1) / present.sum(1)
+    return torch.where(present, scores, 0.0).sum(-1) / present.sum(-1)
 
 
 def without(vocab: Tensor, answers: Answers) -> Tensor:

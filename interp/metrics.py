@@ -39,8 +39,8 @@ __all__ = [
 ]  # fmt: skip
 
 
-@register_metric(unit="logits", better="higher", reads="answers", needs_wrong=True, unit_several="nats")
-def logit_diff(view: LogitsView, task: Task, reference: LogitsView | None = None) -> Float[Tensor, " prompt"]:
+@register_metric(unit="logits", better="higher", reads="answers", needs_wrong=True, unit_several="nats", many=True)
+def logit_diff(view: LogitsView, task: Task, reference: LogitsView | None = None) -> Float[Tensor, "*run prompt"]:
     """Mean logit over the right answers − mean over the wrong ones.
 
     Answers of several tokens: their summed log-probabilities in the place of logits, in nats.
@@ -56,8 +56,8 @@ def prob_diff(view: LogitsView, task: Task, reference: LogitsView | None = None)
     return right.exp().sum(1) - wrong.exp().sum(1)
 
 
-@register_metric(unit="logits", better="higher", reads="answers", unit_several="nats")
-def logit(view: LogitsView, task: Task, reference: LogitsView | None = None) -> Float[Tensor, " prompt"]:
+@register_metric(unit="logits", better="higher", reads="answers", unit_several="nats", many=True)
+def logit(view: LogitsView, task: Task, reference: LogitsView | None = None) -> Float[Tensor, "*run prompt"]:
     """Mean logit of the right answers (several tokens: mean summed log-probability, in nats)."""
     return mean_over(answer_scores(view, task)[0], task.right)
 
@@ -113,17 +113,19 @@ def rank(view: LogitsView, task: Task, reference: LogitsView | None = None) -> F
     return (without(vocab, task.right) >= best[:, None]).sum(1).to(vocab.dtype)
 
 
-@register_metric(unit="fraction", better="higher", reads="answers", differentiable=False, needs_wrong=True)
-def choice_accuracy(view: LogitsView, task: Task, reference: LogitsView | None = None) -> Float[Tensor, " prompt"]:
+@register_metric(unit="fraction", better="higher", reads="answers", differentiable=False, needs_wrong=True, many=True)
+def choice_accuracy(view: LogitsView, task: Task, reference: LogitsView | None = None) -> Float[Tensor, "*run prompt"]:
     """1 where the best right answer scores above every wrong one, else 0; a tie counts 0."""
     right, wrong = (
-        only(s, a).detach().amax(1) for s, a in zip(answer_scores(view, task), (task.right, task.wrong), strict=True)
+        only(s, a).detach().amax(-1) for s, a in zip(answer_scores(view, task), (task.right, task.wrong), strict=True)
     )
     return (right > wrong).to(right.dtype)
 
 
-@register_metric(unit="fraction", better="higher", reads="answers", differentiable=False, needs_wrong=True)
-def interchange_accuracy(view: LogitsView, task: Task, reference: LogitsView | None = None) -> Float[Tensor, " prompt"]:
+@register_metric(unit="fraction", better="higher", reads="answers", differentiable=False, needs_wrong=True, many=True)
+def interchange_accuracy(
+    view: LogitsView, task: Task, reference: LogitsView | None = None
+) -> Float[Tensor, "*run prompt"]:
     """1 where the run's choice among the answers is what is right after the donor's prompt, else 0.
 
     The donor is the pair's other prompt, whose activations an interchange puts into this run: side
@@ -132,7 +134,7 @@ def interchange_accuracy(view: LogitsView, task: Task, reference: LogitsView | N
     perfect model scores 0; swapping everything scores 1. A tie counts 0. Source: 2106.02997.
     """
     right, wrong = (
-        only(s, a).detach().amax(1) for s, a in zip(answer_scores(view, task), (task.right, task.wrong), strict=True)
+        only(s, a).detach().amax(-1) for s, a in zip(answer_scores(view, task), (task.right, task.wrong), strict=True)
     )
     if view.side == "corrupt":
         return (right > wrong).to(right.dtype)

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from interp.hooks.values import Prompts
-from interp.metrics import METRICS, Metric, get_metric, register_metric
+from interp.metrics import METRICS, LogitsView, Metric, get_metric, register_metric
 from interp.registry import Registry, UserError
 from interp.tasks.values import Answers, Task
 
@@ -120,6 +120,24 @@ def test_choice_and_interchange_accuracy() -> None:
     plain = one([[0]], [[1]])
     with pytest.raises(UserError, match="right answer of its own"):
         inter(logits[:1], plain, "clean")
+
+
+@pytest.mark.parametrize("side", ["clean", "corrupt"])
+@pytest.mark.parametrize(
+    "answers", [([[0], [1], [2]], [[3], [4], [5]]), ([[0, 1], [2], [3, 4, 5]], [[6], [7, 8], [9]])]
+)
+@pytest.mark.parametrize("name", [m for m in METRICS.names() if METRICS[m].many])
+def test_several_runs_at_once_give_the_bits_of_each(name: str, answers: tuple, side: str) -> None:
+    task, metric = one(*answers, counterfactual=True), get_metric(name)
+    runs = [metric.view(random_logits(task, seed=i), task, side) for i in range(5)]
+    parts = [torch.stack([getattr(view, field) for view in runs]) for field in ("right", "wrong")]
+    together = metric.from_view(LogitsView(*parts, side=side), task)
+    assert torch.equal(together, torch.stack([metric.from_view(view, task) for view in runs]))
+    assert not torch.equal(together[0], together[1])
+
+
+def test_metrics_of_single_answers_take_several_runs_at_once() -> None:
+    assert {m for m in OURS if get_metric(m).many} == {m for m in OURS if get_metric(m).reads == "answers"}
 
 
 def test_cross_entropy_is_the_nll_over_real_transitions() -> None:

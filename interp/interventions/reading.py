@@ -55,6 +55,11 @@ class Reader:
         columns = view_columns(self.task, self.side).to(self.net.device)
         return columns[0] if bool((columns == columns[0]).all()) else columns
 
+    @cached_property
+    def first_column(self) -> int:
+        """The first column whose logits are read."""
+        return 0 if self.columns is None else int(self.columns.min())
+
     def view(self, x: Float[Tensor, "row kept d_model"]) -> LogitsView:
         """The metric's view, from what the unembedding receives at the columns read."""
         return next(self.views(x[None]))
@@ -62,9 +67,9 @@ class Reader:
     def views(self, x: Float[Tensor, "item row kept d_model"]) -> Iterator[LogitsView]:
         """The view of each of several runs, their logits computed together."""
         if self.reads == "answers":
-            right = self.task.right.tokens.shape[1]
-            for of_item in self._scores(x[:, :, 0]):
-                yield LogitsView(of_item[:, :right], of_item[:, right:], side=self.side)
+            view = self._of_answers(x)
+            for right, wrong in zip(view.right, view.wrong, strict=True):  # type: ignore[arg-type]
+                yield LogitsView(right, wrong, side=self.side)
             return
         numbers = x.shape[1] * x.shape[2] * self.net.geometry.d_vocab
         for part in x.split(max(1, LOGITS // numbers)):
@@ -85,11 +90,19 @@ class Reader:
 
     def values_of(self, x: Float[Tensor, "item row kept d_model"]) -> Float[Tensor, "item prompt"]:
         """The metric of each of several runs."""
+        if self.metric.many and self.reads == "answers":
+            return self.metric.from_view(self._of_answers(x), self.task, self.reference)
         return torch.stack(list(self.metric.from_views(self.views(x), self.task, self.reference)))
 
     def of_logits(self, logits: Float[Tensor, "row pos d_vocab"]) -> Float[Tensor, " prompt"]:
         """The metric from a whole run's logits."""
         return self.metric(logits, self.task, self.side, self.reference)
+
+    def _of_answers(self, x: Float[Tensor, "item row kept d_model"]) -> LogitsView:
+        """The answers' logits of several runs, `[item, row, answer]`."""
+        right = self.task.right.tokens.shape[1]
+        scores = self._scores(x[:, :, 0])
+        return LogitsView(scores[..., :right], scores[..., right:], side=self.side)
 
     def _scores(self, x: Float[Tensor, "item row d_model"]) -> Float[Tensor, "item row answer"]:
         """Logits of the right answers, then of the wrong ones.
