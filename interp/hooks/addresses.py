@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from functools import lru_cache
 
 from interp.registry import UserError
 
@@ -26,11 +27,10 @@ class Address:
         """
         if isinstance(text, Address):
             return text
-        found = _FORM.fullmatch(text) if isinstance(text, str) else None
+        found = _parsed(text) if isinstance(text, str) else None
         if not found:
             raise UserError(f"not a site address: {text!r}; expected [L<layer>.]<site>, such as L1.z or ln_final")
-        layer = found["layer"]
-        return Address(found["site"], None if layer is None else int(layer))
+        return found
 
     def resolve(self, layers: int) -> Address:
         """The same address with a negative layer counted from the end; UserError outside the model."""
@@ -42,3 +42,10 @@ class Address:
 
     def __str__(self) -> str:
         return self.site if self.layer is None else f"L{self.layer}.{self.site}"
+
+
+@lru_cache(4096)
+def _parsed(text: str) -> Address | None:
+    """A sweep of many edits reads the same few addresses."""
+    found = _FORM.fullmatch(text)
+    return found and Address(found["site"], None if found["layer"] is None else int(found["layer"]))

@@ -220,14 +220,14 @@ class Prompts:
         return self.rows(torch.arange(len(self), device=self.device).repeat(times))
 
     def to(self, device: torch.device | str) -> Prompts:
-        """The same prompts on another device."""
-        return replace(
-            self,
-            tokens=self.tokens.to(device), mask=self.mask.to(device), answer=self.answer.to(device),
-            labels={k: v.to(device) for k, v in self.labels.items()},
-            template=None if self.template is None else self.template.to(device),
-            suffix=None if self.suffix is None else self.suffix.to(device),
-        )  # fmt: skip
+        """The same prompts on another device; these themselves, with what is known of them, where they are there."""
+        names = ("tokens", "mask", "answer", "template", "suffix")
+        moved = {name: t.to(device) for name in names if (t := getattr(self, name)) is not None}
+        labels = {k: v.to(device) for k, v in self.labels.items()}
+        here = all(t is getattr(self, name) for name, t in moved.items())
+        if here and all(t is self.labels[k] for k, t in labels.items()):
+            return self
+        return replace(self, labels=labels, **moved)  # type: ignore[arg-type]
 
     def real_index(self, place: int | str) -> Int[Tensor, " batch"]:
         """Real index of an integer position or a label, per row; −1 where the row has no such token.

@@ -246,14 +246,7 @@ class Model:
             return self.module(prompts.tokens, use_cache=False, **extra).logits  # type: ignore[no-any-return]
 
     def _refuse_container_hooks(self, net: Net) -> None:
-        called = {id(m) for m in net.called()}
-        for name, module in self.module.named_modules():
-            hooked = module._forward_hooks or module._forward_pre_hooks or module._backward_hooks
-            if (hooked or module._backward_pre_hooks) and id(module) not in called:
-                raise UserError(
-                    f"module {name or type(module).__name__!r} carries a hook but is not called by a run: only leaf "
-                    "modules are. Put your function on a site (model.hooks), or use plain_module=True"
-                )
+        net.refuse_stray_hooks(self.module)
 
     def altered(self, net: Net | None = None) -> str:
         """What of the user's own takes part in a run and may do anything: mix rows, or ask which columns are there.
@@ -265,7 +258,7 @@ class Model:
             return "functions of the user are on the model"
         if everywhere._global_forward_hooks or everywhere._global_forward_pre_hooks:
             return "hooks of the user are on all modules"
-        for module in (self.net if net is None else net).called():
+        for module in (self.net if net is None else net).called:
             if not isinstance(module, nn.Module):
                 continue
             if module._forward_hooks or module._forward_pre_hooks:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -70,8 +71,12 @@ class Net:
     loose: bool = False
     """Whether kernels that round another way may be used (`loose.py`); only packed replay says so."""
 
-    def called(self) -> Iterator[Any]:
+    @cached_property
+    def called(self) -> tuple[Any, ...]:
         """Every module that a forward pass calls, with what those are made of."""
+        return tuple(self._called())
+
+    def _called(self) -> Iterator[Any]:
         parts: list[Any] = [self.embed, self.pos_embed, self.rotary, self.final.module, self.unembed]
         for layer in self.layers:
             parts += [n.module for n in (layer.ln1, layer.ln2, layer.post1, layer.post2)]
@@ -80,7 +85,24 @@ class Net:
             # packed parameters are read, their module is not called
             parts += [] if self.family.packing == "in_proj" else layer.qkv
         for part in parts:
-            yield from part.modules() if isinstance(part, nn.Module) else () if part is None else (part,)
+            if isinstance(part, nn.Module) and part._modules:
+                yield from part.modules()
+            elif part is not None:
+                yield part
+
+    def refuse_stray_hooks(self, root: nn.Module) -> None:
+        """UserError where a module of `root` carries a hook that a run passes by, for it calls leaf modules only."""
+        called, waiting = {id(m) for m in self.called}, [root]
+        while waiting:
+            module = waiting.pop()
+            waiting += [m for m in module._modules.values() if m is not None]
+            forward, backward = (module._forward_hooks, module._forward_pre_hooks), module._backward_hooks
+            if (any(forward) or backward or module._backward_pre_hooks) and id(module) not in called:
+                name = next(name for name, m in root.named_modules() if m is module) or type(module).__name__
+                raise UserError(
+                    f"module {name!r} carries a hook but is not called by a run: only leaf modules are. "
+                    "Put your function on a site (model.hooks), or use plain_module=True"
+                )
 
     @property
     def reads_tokens(self) -> bool:
@@ -107,7 +129,8 @@ def find(root: nn.Module, path: str | None) -> Any:
     for one in path.split("|"):
         here: Any = root
         for name in one.split(".") if one else ():
-            here = getattr(here, name, None)
+            known = getattr(here, "_modules", {})  # a module's own way there asks for parameters and buffers first
+            here = known[name] if name in known else getattr(here, name, None)
             if here is None:
                 break
         if here is not None:

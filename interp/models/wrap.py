@@ -211,15 +211,7 @@ class WrappedModel(Model):
         return float((ours - theirs)[prompts.mask].abs().max())
 
     def _refuse_container_hooks(self, net: Net | None = None) -> None:
-        called = {id(m) for m in (net or self.net).called()}
-        for name, module in self.outer.named_modules():
-            if (module._forward_hooks or module._forward_pre_hooks or module._backward_hooks) and id(
-                module
-            ) not in called:
-                raise UserError(
-                    f"module {name or type(module).__name__!r} carries a hook but is not called by a run: only leaf "
-                    "modules are. Put your function on a site (model.hooks), or use plain_module=True"
-                )
+        (net or self.net).refuse_stray_hooks(self.outer)
 
 
 def _restore(module: nn.Module, training: bool) -> None:

@@ -85,8 +85,9 @@ class Answers:
         return Answers(self.tokens[index], self.mask[index])
 
     def to(self, device: torch.device | str) -> Answers:
-        """The same answers on another device."""
-        return Answers(self.tokens.to(device), self.mask.to(device))
+        """The same answers on another device; these themselves where they are there."""
+        tokens, mask = self.tokens.to(device), self.mask.to(device)
+        return self if tokens is self.tokens and mask is self.mask else Answers(tokens, mask)
 
     def lists(self) -> list[list[list[int]]]:
         """Back to nested lists without padding: `[prompt][answer]` = token ids."""

@@ -209,19 +209,13 @@ class Task:
         return parts[0], parts[1]
 
     def to(self, device: torch.device | str) -> Task:
-        """The same task on another device."""
-
-        def move(t: Tensor | None) -> Tensor | None:
-            return None if t is None else t.to(device)
-
-        return replace(
-            self,
-            clean=self.clean.to(device), corrupt=self.corrupt.to(device),
-            right=self.right.to(device), wrong=self.wrong.to(device),
-            prompt_of_row=self.prompt_of_row.to(device), right_of_row=move(self.right_of_row),
-            answer_of_row=move(self.answer_of_row), cluster=move(self.cluster),
-            means_on=None if self.means_on is None else self.means_on.to(device),
+        """The same task on another device; this one itself, with all that is known of it, where it is there."""
+        names = (
+            "clean", "corrupt", "right", "wrong", "prompt_of_row", "right_of_row", "answer_of_row", "cluster",
+            "means_on",
         )  # fmt: skip
+        moved = {name: part.to(device) for name in names if (part := getattr(self, name)) is not None}
+        return self if all(part is getattr(self, name) for name, part in moved.items()) else replace(self, **moved)
 
     def hash(self) -> str:
         """sha256 of everything that changes a number (not the name, nor where it was read from)."""

@@ -120,7 +120,7 @@ def test_gradients_do_not_need_trainable_parameters() -> None:
 
 
 def leaves(model: Model) -> dict[str, nn.Module]:
-    called = {id(m) for m in model.net.called()}
+    called = {id(m) for m in model.net.called}
     # a list of modules is not called itself
     return {n: m for n, m in model.module.named_modules() if id(m) in called and not isinstance(m, nn.ModuleList)}
 
@@ -210,7 +210,13 @@ def test_a_users_hook_on_a_leaf_module_changes_the_run() -> None:
 
 @pytest.mark.filterwarnings("ignore:For backward hooks to be called")
 @pytest.mark.parametrize("name", ["", "transformer", "transformer.h.1", "transformer.h.0.attn", "transformer.h.0.mlp"])
-@pytest.mark.parametrize("how", ["register_forward_hook", "register_forward_pre_hook", "register_full_backward_hook"])
+@pytest.mark.parametrize(
+    "how",
+    [
+        "register_forward_hook", "register_forward_pre_hook", "register_full_backward_hook",
+        "register_full_backward_pre_hook",
+    ],
+)  # fmt: skip
 def test_hooks_on_containers_are_named(name: str, how: str) -> None:
     model = tiny("gpt2")
     container = model.module.get_submodule(name)

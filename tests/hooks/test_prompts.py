@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 from hypothesis import given
@@ -9,6 +11,8 @@ from hypothesis import strategies as st
 
 from interp.hooks.values import Geometry, Prompts
 from interp.registry import UserError
+from interp.tasks.answers import Answers
+from interp.tasks.values import Task
 from tests.unchecked import unchecked
 
 ROWS = [[1, 2, 3, 4], [5, 6], [7]]
@@ -93,6 +97,22 @@ def test_rows_and_repeats_are_the_rows(rows: list[list[int]], data: st.DataObjec
     assert [t[m].tolist() for t, m in zip(some.tokens, some.mask, strict=True)] == [rows[i] for i in index]
     assert some.text == tuple(str(rows[i]) for i in index)
     assert p.repeat(2).tokens.tolist() == p.tokens.tolist() * 2
+
+
+def test_moving_to_where_they_are_keeps_what_is_known() -> None:
+    right = Answers.of([[[1]], [[2]]])
+    given = Prompts.of([[1, 2, 3], [4, 5]], labels={"A": torch.tensor([0, 1])}, template=torch.tensor([0, 1]))
+    task = Task.of("t", given, given, right, right)
+    assert all(
+        here is part for here, part in ((given.to("cpu"), given), (right.to("cpu"), right), (task.to("cpu"), task))
+    )
+    moved = given.to("meta")
+    parts = [moved.tokens, moved.mask, moved.answer, moved.labels["A"], moved.template, right.to("meta").mask]
+    assert {str(t.device) for t in parts if t is not None} == {"meta"}
+    assert given.tokens.device.type == "cpu"
+    apart = replace(given, labels={"A": torch.tensor([0, 1], device="meta")})  # a label elsewhere moves too
+    assert apart.to("meta").labels["A"].device.type == "meta"
+    assert apart.to("meta").tokens.device.type == "meta"
 
 
 def test_heads_must_share_kv_heads_evenly() -> None:

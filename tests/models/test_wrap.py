@@ -193,10 +193,11 @@ def test_hooks_of_the_user() -> None:
     model.run(vectors())
     assert calls == [1]
     handle.remove()
-    handle = module.self_attn.register_forward_hook(lambda *_: calls.append(1))
-    with pytest.raises(UserError, match="self_attn"):
-        model.run(vectors())
-    handle.remove()
+    for how in ("register_forward_hook", "register_full_backward_pre_hook"):
+        handle = getattr(module.self_attn, how)(lambda *_: calls.append(1))
+        with pytest.raises(UserError, match="self_attn"):
+            model.run(vectors())
+        handle.remove()
 
 
 def test_separate_projections_and_functions_at_both_ends() -> None:
