@@ -79,14 +79,11 @@ def with_prefix(
     """
     if before is None and not more:
         return own
-    rows, kv, pos, d = own.shape
-    first = 0 if before is None else before.shape[2]
-    every = own.new_empty(rows, first + pos + more, kv, d)
-    if before is not None:
-        every.view(-1, len(before), *every.shape[1:])[:, :, :first] = before.transpose(1, 2)
-    every[:, first : first + pos] = own.transpose(1, 2)
-    every[:, first + pos :] = 0.0
-    return every.transpose(1, 2)
+    prompts = len(own) if before is None else len(before)
+    x = own.transpose(1, 2).unflatten(0, (-1, prompts))
+    parts = [] if before is None else [before.transpose(1, 2).expand(len(x), -1, -1, -1, -1)]
+    parts += [x] + ([x.new_zeros(()).expand(*x.shape[:2], more, *x.shape[3:])] if more else [])
+    return torch.cat(parts, 2).flatten(0, 1).transpose(1, 2)
 
 
 def per_query_head(x: Float[Tensor, "batch kv_head pos d"], group: int) -> Float[Tensor, "batch head pos d"]:

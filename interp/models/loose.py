@@ -25,7 +25,7 @@ from interp.models.activation import gives_fresh
 from interp.models.again import hooked
 from interp.models.parts import matrix
 
-PIECE = 1 << 18
+PIECE = 1 << 19
 """Numbers of an activation that go through all its steps at a time: with a temporary they stay in a core's cache."""
 _LINEAR, _CUBIC = torch.tensor(2 * (2 / torch.pi) ** 0.5), 2 * (2 / torch.pi) ** 0.5 * 0.044715
 
@@ -94,20 +94,16 @@ def normed(module: nn.Module, x: Float[Tensor, "... d"]) -> Float[Tensor, "... d
         return None
     size = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
     over = size.square_().div_(x.shape[-1]).add_(module.variance_epsilon).rsqrt_()  # type: ignore[arg-type]
-    out = torch.empty_like(x)
-    for piece, own, factor in zip(*(t.chunk(_pieces(x)) for t in (x, out, over)), strict=True):
-        torch.mul(piece, factor, out=own).mul_(module.weight)  # type: ignore[arg-type]
+    out: Tensor = (x * over).mul_(module.weight)  # type: ignore[arg-type]
     return out
 
 
 def turned(x: Float[Tensor, "... d"], cos: Float[Tensor, "... d"], sin: Float[Tensor, "... d"]) -> Tensor:
     """x·cos + (−b, a)·sin of the halves (a, b) of x."""
-    half, out, count = x.shape[-1] // 2, torch.empty_like(x), _pieces(x)
-    angles = [t.chunk(count) if len(t) == len(x) else [t] * count for t in (cos, sin)]
-    for own, piece, c, s in zip(out.chunk(count), x.chunk(count), *angles, strict=False):
-        torch.mul(piece, c, out=own)
-        own[..., :half].addcmul_(piece[..., half:], s[..., :half], value=-1)
-        own[..., half:].addcmul_(piece[..., :half], s[..., half:])
+    out = x * cos
+    (a, b), (own_a, own_b), (sin_a, sin_b) = (t.chunk(2, -1) for t in (x, out, sin))
+    own_a.addcmul_(b, sin_a, value=-1)
+    own_b.addcmul_(a, sin_b)
     return out
 
 
