@@ -34,10 +34,20 @@ class Held:
     """The first held column, where all from it on are held."""
     masks: dict[object, Tensor | None] = field(default_factory=dict, repr=False)
     """Where selections write, by selection and axes: many edits of a sweep select the same tokens."""
+    places: dict[int | str, int | None] = field(default_factory=dict, repr=False)
+    """What `column` said of places."""
 
     @staticmethod
     def all(prompts: Prompts) -> Held:
         return Held(prompts, torch.arange(prompts.width, device=prompts.device), True)
+
+    def column(self, place: int | str) -> int | None:
+        """Where a place stands among the held columns; None where not in all rows alike, or at none of them."""
+        if place not in self.places:
+            of_rows = set(self.prompts.column(place).tolist())
+            held = self.columns.tolist() if self.columns.ndim == 1 and len(of_rows) == 1 else []
+            self.places[place] = next((held.index(c) for c in of_rows if c in held), None)
+        return self.places[place]
 
     @property
     def per_row(self) -> Int[Tensor, "batch pos"]:
@@ -77,7 +87,7 @@ class EditContext:
     selection: Selection = field(default_factory=Selection)
     base: Run | None = None
 
-    @property
+    @cached_property
     def address(self) -> Address:
         return Address(self.site.name, self.layer)
 
@@ -119,6 +129,12 @@ class EditContext:
         if key not in self.held.masks:
             self.held.masks[key] = self._written()
         return self.held.masks[key]
+
+    @property
+    def one_column(self) -> int | None:
+        """The only held column where the edit acts, for all rows alike; None where there is no such."""
+        sel = self.selection
+        return self.held.column(sel.pos[0]) if sel.pos is not None and len(sel.pos) == 1 and sel.key is None else None
 
     def _written(self) -> Bool[Tensor, ...] | None:
         sel, held = self.selection, self.held

@@ -74,14 +74,21 @@ class Edit:
 
     def apply_to(self, x: Tensor, ctx: EditContext) -> None:
         """Make the edit in a buffer that is the caller's own, without gradients."""
-        new = self.new_part(ctx.pick(x), ctx)
-        if len(ctx.units) == 1 and len(ctx.units[0][1]) == 1:
-            ctx.pick(x).copy_(new)
+        part, axis, at = ctx.pick(x), ctx.token_axis, ctx.one_column
+        if len(ctx.units) > 1 or (ctx.units and len(ctx.units[0][1]) > 1):  # picked into memory of its own
+            x.copy_(ctx.put(x, self.new_part(part, ctx)))
+        elif at is None:
+            part.copy_(self.new_part(part, ctx))
         else:
-            x.copy_(ctx.put(x, new))
+            part.narrow(axis, at, 1).copy_(self.changed(part, ctx).narrow(axis, at, 1))
 
     def new_part(self, part: Tensor, ctx: EditContext) -> Tensor:
         """The new value of the selected part."""
+        new, where = self.changed(part, ctx), ctx.written()
+        return new if where is None else torch.where(where, new, part)
+
+    def changed(self, part: Tensor, ctx: EditContext) -> Tensor:
+        """What the selected part would be if the edit were written at all of its tokens."""
         new = self.change(part, ctx).to(part.dtype)
         if new.shape != part.shape:
             try:
@@ -89,8 +96,7 @@ class Edit:
             except RuntimeError:
                 given, want = tuple(new.shape), tuple(part.shape)
                 raise UserError(f"{self} gave shape {given} where {ctx.address} needs {want}") from None
-        where = ctx.written()
-        return new if where is None else torch.where(where, new, part)
+        return new
 
     def __str__(self) -> str:
         chosen = str(self.selection)
