@@ -30,6 +30,8 @@ from interp.registry import UserError
 
 if TYPE_CHECKING:
     from interp.interventions.pair import Pair
+    from interp.interventions.reading import Reader
+    from interp.metric_values import LogitsView
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,6 +55,10 @@ class Base:
             assert self.pair is not None
             return self.pair.final(self.side)
         return self.ending
+
+    def view(self, reader: Reader) -> LogitsView:
+        """What a metric reads of it."""
+        return reader.view_of_final(self.final) if self.pair is None else self.pair.view(self.side, reader)
 
     @cached_property
     def altered(self) -> str:

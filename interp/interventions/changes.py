@@ -20,6 +20,7 @@ from interp.hooks.sites import SITES
 from interp.hooks.values import Run
 from interp.interventions.base import Base
 from interp.interventions.entry import FINAL
+from interp.interventions.pair import Pair
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,18 +40,30 @@ def first_change(address: Address, edit: Edit, base: Base, maps: Maps) -> int | 
     if address.site in FINAL and str(address) not in base.run.acts:
         return 0
     site = SITES[address.site]
-    ctx = EditContext(site, address.layer, base.net.geometry, base.held, edit.selection, base.run)
     donor = edit.donor if edit.kind == "patch" and not edit.detail else None
+    if donor is not None and site.token_axis == 1 and (pair := _said_by_tokens(edit, donor, base)) is not None:
+        key = (id(pair.differs(address)), (), edit.selection.pos)
+        if key in maps.firsts:
+            return maps.firsts[key]
+    ctx = EditContext(site, address.layer, base.net.geometry, base.held, edit.selection, base.run)
     if donor is not None and ctx.token_axis == 1 and len(ctx.units) < 2 and ctx.straight(donor.prompts):
-        return _first_of_donor(ctx, donor, base, maps)
+        return _first_of_donor(ctx, edit, donor, base, maps)
     before = ctx.pick(base.at(address.site, address.layer))
     differs = edit.change(before, ctx).to(before.dtype) != before
     return _first(differs, ctx)
 
 
-def _first_of_donor(ctx: EditContext, donor: Run, base: Base, maps: Maps) -> int | None:
+def _said_by_tokens(edit: Edit, donor: Run, base: Base) -> Pair | None:
+    """The pair that has not been run, of which the tokens say where its sides may differ, for all units of a site
+    alike. But neurons are often 0 on both sides, so they are asked."""
+    pair = base.pair
+    known = pair is not None and pair.waiting and pair.is_side(donor) and edit.selection.neuron is None
+    return pair if known else None
+
+
+def _first_of_donor(ctx: EditContext, edit: Edit, donor: Run, base: Base, maps: Maps) -> int | None:
     """First column where a donor's value is another than the base run's; a sweep asks this for hundreds of edits."""
-    differs = _donor_differs(ctx, donor, base, maps)
+    differs = _donor_differs(ctx, edit, donor, base, maps)
     index: tuple[int, ...] = ()
     if ctx.units and differs.ndim == 3:
         ((_, index),) = ctx.units
@@ -63,14 +76,14 @@ def _first_of_donor(ctx: EditContext, donor: Run, base: Base, maps: Maps) -> int
     return maps.firsts[key]
 
 
-def _donor_differs(ctx: EditContext, donor: Run, base: Base, maps: Maps) -> np.ndarray[Any, np.dtype[np.bool_]]:
+def _donor_differs(
+    ctx: EditContext, edit: Edit, donor: Run, base: Base, maps: Maps
+) -> np.ndarray[Any, np.dtype[np.bool_]]:
     """Where a donor differs from the base run, `[batch, pos]` or, for edits of units, `[batch, pos, unit]`.
 
-    Shared by all edits of a site: they differ in units and positions. Of a pair that has not been run the tokens
-    say where its sides may differ, for all units alike; but neurons are often 0 on both sides, so they are asked.
+    Shared by all edits of a site: they differ in units and positions.
     """
-    pair, by_value = base.pair, ctx.selection.neuron is not None
-    known = pair if pair is not None and pair.waiting and pair.is_side(donor) and not by_value else None
+    known = _said_by_tokens(edit, donor, base)
     kept = 3 if ctx.units and known is None else 2
     key = (ctx.address, id(donor), kept)
     if key not in maps.differs:

@@ -7,13 +7,19 @@ for its keys and values, for its z and for what edits patch in only when the blo
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from functools import cached_property
 from typing import TYPE_CHECKING
 
+import torch
+from jaxtyping import Float
 from torch import Tensor
 
 from interp.hooks.addresses import Address
+from interp.hooks.context import Held
 from interp.interventions.entry import Entry
 from interp.interventions.pair import Pair
+from interp.interventions.reading import Reader
 from interp.interventions.segment import Segment
 from interp.models.attention import KeyValue
 from interp.models.forward import embed
@@ -62,12 +68,44 @@ class PairTap:
 
 
 class PairSegment(Segment):
-    """The pair's rows as a segment of a pass: both sides with all their columns, in the last block too."""
+    """The pair's rows as a segment of a pass: both sides with all their columns, up to the last block's z.
 
-    def __init__(self, pair: Pair) -> None:
+    What edits are given in the last block is taken from all columns, so queries and z are computed there for all.
+    """
+
+    def __init__(self, pair: Pair, reader: Reader) -> None:
         self.pair, self.first, self.tail = pair, FIRST, None
+        self.readers = (reader, replace(reader, side="clean" if reader.side == "corrupt" else "corrupt"))
         self.grid_of_all = Grid.of(pair.net, pair.both, pair.net.dtype)
         self.tap = PairTap(pair)
+        self.narrow = False
+        """Whether only the metric's columns are left."""
+
+    @property
+    def ends_early(self) -> bool:
+        """Whether only the metric's columns need go on after the last block's z."""
+        return self.read is not None and self.pair.ends_early
+
+    @cached_property
+    def read(self) -> Held | None:
+        """The columns that the metric reads; None for all."""
+        columns = [reader.columns for reader in self.readers]
+        if any(c is None for c in columns):
+            return None
+        rows = len(self.pair.mine)
+        each = torch.cat([c.expand(rows, -1) for c in columns if c is not None])
+        return Held(self.pair.both, each, False)
+
+    def narrowed(self, x: Float[Tensor, "batch pos *rest"]) -> Float[Tensor, "batch kept *rest"]:
+        """Only the metric's columns of both sides."""
+        if self.narrow or self.read is None:
+            return x
+        return self.read.take(x)
+
+    def finish(self, x: Float[Tensor, "batch kept d_model"]) -> None:
+        """Read the metric's view of both sides off what the unembedding receives."""
+        mine, theirs = self.readers[0].views(x.view(2, -1, *x.shape[1:]))
+        self.pair.finish((mine, replace(theirs, side=self.readers[1].side)), self.readers[0])
 
     def grid(self, packed: int, tail: bool = False) -> Grid:
         """Where both sides stand."""
@@ -75,7 +113,7 @@ class PairSegment(Segment):
 
     def columns(self, tail: bool = False) -> int:
         """How many columns each row holds."""
-        return self.pair.both.width
+        return self.read.columns.shape[-1] if self.narrow and self.read is not None else self.pair.both.width
 
     def prefix(self, layer: int) -> KeyValue | None:
         """Nothing comes before."""

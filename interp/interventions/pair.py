@@ -20,7 +20,9 @@ from interp.hooks.addresses import Address
 from interp.hooks.sites import SITES
 from interp.hooks.values import Prompts, Run
 from interp.interventions.base import Base, run_blocks
-from interp.interventions.entry import BEFORE_QUERIES, FINAL
+from interp.interventions.entry import BEFORE_QUERIES, FINAL, ORDER
+from interp.interventions.reading import Reader
+from interp.metric_values import LogitsView
 from interp.models.model import Model
 from interp.models.net import Net
 
@@ -48,12 +50,17 @@ class Pair:
     ) -> None:
         model._refuse_container_hooks(net)
         self.model = model
-        both = Prompts.of(torch.cat([mine.tokens, theirs.tokens]), torch.cat([mine.mask, theirs.mask]))
+        tokens, mask, answer = (
+            torch.cat([getattr(p, k) for p in (mine, theirs)]) for k in ("tokens", "mask", "answer")
+        )
+        both = Prompts(tokens, mask, answer)  # the rows of each side have been checked
         self.net, self.mine, self.theirs, self.both = replace(net, loose=True), mine, theirs, model.prompts(both)
         self.wanted = list(capture)
         self.given = frozenset(str(a) for a in given)
         self._acts: tuple[dict[str, Tensor], dict[str, Tensor]] = ({}, {})
         self._final: Tensor | None = None
+        self._reader: Reader | None = None
+        self._views: tuple[LogitsView, LogitsView] | None = None
 
     def sides(self) -> tuple[Base, Base]:
         """The base run and the donor. They hold the pair, not the other way round."""
@@ -70,7 +77,7 @@ class Pair:
     @property
     def waiting(self) -> bool:
         """Whether it has not been run yet."""
-        return self._final is None
+        return self._final is None and self._views is None
 
     def is_side(self, run: Run) -> bool:
         """Whether a run is one of these."""
@@ -82,13 +89,19 @@ class Pair:
         sites = [SITES[a.site] for a in self.wanted]
         return not any(s.derived or "query" in s.axes or s.name in FINAL for s in sites)
 
+    @cached_property
+    def ends_early(self) -> bool:
+        """Whether nothing is kept after the last block's z: there only what the metric reads goes on."""
+        last = [a.site for a in self.wanted if a.layer == self.net.geometry.layers - 1]
+        return all(ORDER.index(site) <= ORDER.index("z") for site in last)
+
     def acts(self, side: int) -> Mapping[str, Tensor]:
         """What was kept of a side; runs the pair where nothing has."""
         if self.waiting:
             acts, final = run_blocks(self.net, self.both, self.wanted)
             for name, value in acts.items():
                 self.keep(name, value)
-            self.finish(final)
+            self._final = final
         return self._acts[side]
 
     def kept(self, side: int, name: str) -> Tensor:
@@ -99,8 +112,16 @@ class Pair:
     def final(self, side: int) -> Float[Tensor, "batch pos d_model"]:
         """The residual of a side after the last block."""
         self.acts(side)
-        assert self._final is not None
+        if self._final is None:  # they went along with a pass, which keeps what a metric reads
+            _, self._final = run_blocks(self.net, self.both, [])
         return self._final[: len(self.mine)] if side == 0 else self._final[len(self.mine) :]
+
+    def view(self, side: int, reader: Reader) -> LogitsView:
+        """What a metric reads of a side."""
+        known = self._reader
+        if self._views is not None and known is not None and (known.metric, known.task) == (reader.metric, reader.task):
+            return self._views[side]
+        return reader.view_of_final(self.final(side))
 
     def keep(self, name: str, value: Tensor) -> None:
         """Take what both sides have at an address, one after the other."""
@@ -109,9 +130,9 @@ class Pair:
         if name in self.given:
             self._acts[1][name] = self._as_in_mine(value[rows:], value[:rows], name)
 
-    def finish(self, final: Float[Tensor, "batch pos d_model"]) -> None:
-        """Take the residual after the last block, by which all is known."""
-        self._final = final
+    def finish(self, views: tuple[LogitsView, LogitsView], reader: Reader) -> None:
+        """Take what a metric reads of both, as they went along with a pass: by then all is known."""
+        self._views, self._reader = views, reader
 
     def differs(self, address: Address) -> Bool[np.ndarray, "batch pos"]:
         """Where the sides may differ: from the first token on in which they do, or in such tokens alone."""

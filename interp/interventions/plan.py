@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache
 from typing import Any
 
 from torch import Tensor
@@ -277,7 +278,7 @@ def _covering(first: int, reader: Reader) -> int:
     if columns is None:
         return 0
     if columns.shape[-1] > 1:
-        return min(first, int(columns.min()))
+        return min(first, reader.first_column)
     return min(first, reader.prompts.width - 1)
 
 
@@ -338,7 +339,12 @@ def _passes(items: list[Item], reader: Reader, options: Options) -> list[Pass]:
 def mixes(item: Item) -> bool:
     """Whether an intervention edits, or is given, what lies between tokens: scores or pattern."""
     assert item.entry is not None
-    return any("query" in SITES[site].axes for site in (*item.entry.given, *(a.site for a, _ in item.edits)))
+    return any(map(_between_tokens, (*item.entry.given, *(a.site for a, _ in item.edits))))
+
+
+@cache
+def _between_tokens(site: str) -> bool:
+    return "query" in SITES[site].axes
 
 
 def _merged(items: list[Item], reader: Reader, overhead: float) -> list[list[Item]]:
@@ -357,7 +363,7 @@ def _merged(items: list[Item], reader: Reader, overhead: float) -> list[list[Ite
                 merged[-1] = (first, theirs + mine)
                 continue
         merged.append((first, mine))
-    return [[replace(i, first=first) for i in mine] for first, mine in merged]
+    return [[i if i.first == first else replace(i, first=first) for i in mine] for first, mine in merged]
 
 
 def _depths(items: list[Item], reader: Reader) -> list[int]:

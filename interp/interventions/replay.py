@@ -24,13 +24,12 @@ from interp.hooks.sites import SITES
 from interp.hooks.values import NO_TENSORS
 from interp.interventions.entry import BEFORE_QUERIES, Entry
 from interp.interventions.joint import FIRST, PairSegment
-from interp.interventions.packed_tap import RaggedTap
+from interp.interventions.layout import Layout, Lying, Rows, cat, join
 from interp.interventions.plan import Item, Pass, Plan
 from interp.interventions.segment import Segment
 from interp.models.block import Beside, block
 from interp.models.forward import final_norm, unembed
 from interp.models.heap import keep_freed_memory
-from interp.models.ragged import Columns, Ragged, end_to_end, parted
 from interp.registry import UserError
 
 log = logging.getLogger(__name__)
@@ -114,7 +113,7 @@ def baseline(plan: Plan) -> Float[Tensor, " prompt"]:
             plan.notes["baseline"] = reader.of_logits(plan.model.run(reader.prompts).logits)
         else:
             with torch.no_grad():
-                view = reader.view_of_final(plan.base.final)
+                view = plan.base.view(reader)
                 plan.notes["baseline"] = reader.metric.from_view(view, reader.task, reader.reference)
     value: Tensor = plan.notes["baseline"]
     return value
@@ -140,10 +139,6 @@ SIDES = tuple(Item(-1, (), Entry(-1, (), "embed"), FIRST) for _ in range(2))
 """The two sides of a pair, as rows of a pass that edit nothing."""
 
 
-Standing = tuple[Segment, list[Item]]
-"""A segment, and the interventions that stand on it."""
-Rows = dict[int, list[Tensor]]
-"""Residuals `[intervention·prompt, pos, d_model]` in their order, by the first column they hold."""
 Values = tuple[list[Item], Float[Tensor, "item prompt"]]
 """Interventions and the metric of each."""
 
@@ -154,29 +149,31 @@ class PassRun:
     def __init__(self, plan: Plan, one: Pass) -> None:
         self.plan, self.base, self.reader, self.shortcuts = plan, plan.base, plan.reader, plan.options.prefix
         self.net = replace(self.base.net, loose=self.shortcuts)
+        self.layers = self.net.geometry.layers
         self.rows, self.items = len(self.base.prompts), one.items
         self.segments = {
             first: Segment(self.base, self.net, self.reader, first, self.shortcuts) for first in one.firsts
         }
+        self.lying: Lying | None = None
         pair = self.base.pair
-        self.along = pair if pair is not None and pair.waiting and one.carries(pair) else None
-        if self.along is not None:
-            self.segments[FIRST] = PairSegment(self.along)
+        self.sides: PairSegment | None = None
+        """The sides of a pair, where they go along."""
+        if pair is not None and pair.waiting and one.carries(pair):
+            self.sides = self.segments[FIRST] = PairSegment(pair, self.reader)
             self.items = SIDES + self.items
 
     def values(self) -> Values:
         """The metric of every intervention of the pass, in an order of their own."""
-        layers = self.net.geometry.layers
         order: list[Item] = []
         resid: Rows = {}
         lowest = min(i.entry.layer for i in self.items if i.entry)
-        for layer in range(lowest, layers + 1):
-            inside, groups = 0 <= layer < layers, self._groups(layer)
-            if self.along is not None and inside:  # who enters here starts from it
-                self.segments[FIRST].tap("resid_pre", layer, _cat(resid[FIRST]))
+        for layer in range(lowest, self.layers + 1):
+            inside, groups = 0 <= layer < self.layers, self._groups(layer)
+            if self.sides is not None and inside:  # who enters here starts from it
+                self.sides.tap("resid_pre", layer, cat(resid[FIRST]))
             for entry, group in groups:
                 if inside and not entry.given:  # they run the whole block, so together with the rows already in
-                    _join(resid, {s.first: [s.before_block(entry, i)] for s, i in self._by_segment(group)})
+                    join(resid, {s.first: [s.before_block(entry, i)] for s, i in self._layout(group).standing})
                     order = order + group
             joining = [i for entry, group in groups if order and entry.given == ("z",) for i in group]
             if order and inside:
@@ -184,7 +181,7 @@ class PassRun:
                 order = order + joining
             for entry, group in groups:
                 if (not inside or entry.given) and group[0] not in joining:
-                    _join(resid, self._enter(entry, group))
+                    join(resid, self._enter(entry, group))
                     order = order + group
         return self._read(resid, order)
 
@@ -193,24 +190,27 @@ class PassRun:
         here = [i for i in self.items if i.entry is not None and i.entry.layer == layer]
         return [(e, [i for i in here if i.entry == e]) for e in sorted({i.entry for i in here if i.entry})]
 
-    def _by_segment(self, items: Sequence[Item]) -> list[Standing]:
-        """Interventions by the columns they hold, in the order in which their tokens lie."""
+    def _layout(self, items: Sequence[Item], alone: bool | None = None) -> Layout:
+        """Interventions by the columns they hold."""
         held: dict[int, list[Item]] = {}
         for item in items:
             held.setdefault(item.first, []).append(item)
-        return [(self.segments[first], held[first]) for first in sorted(held)]
+        return Layout([(self.segments[first], held[first]) for first in sorted(held)], self.rows, alone)
 
     def _enter(self, entry: Entry, group: list[Item]) -> Rows:
         """The residual after the entry layer, for interventions that enter inside it or outside the blocks."""
-        parts, layer = self._by_segment(group), entry.layer
-        if not 0 <= layer < self.net.geometry.layers:
-            return {s.first: [s.outside(entry, items)] for s, items in parts}
-        narrow, given = layer == self.net.geometry.layers - 1, {}
+        layout, layer = self._layout(group), entry.layer
+        if not 0 <= layer < self.layers:
+            return {s.first: [s.outside(entry, items)] for s, items in layout.standing}
+        narrow, given = layer == self.layers - 1, {}
         for site in entry.given:
             axis, cut = SITES[site].token_axis, narrow and site not in BEFORE_QUERIES
             full = self.base.at(site, layer)
-            given[site] = _flat([s.expanded(full, len(items), axis, cut) for s, items in parts], len(parts) == 1)
-        resid = {s.first: [s.expanded(self.base.at("resid_pre", layer), len(items))] for s, items in parts}
+            given[site] = layout.flat(
+                {s.first: [s.expanded(full, len(items), axis, cut)] for s, items in layout.standing}
+            )
+        full = self.base.at("resid_pre", layer)
+        resid = {s.first: [s.expanded(full, len(items))] for s, items in layout.standing}
         return self._block(layer, resid, group, given)
 
     def _block(
@@ -222,52 +222,60 @@ class PassRun:
         joining: Sequence[Item] = (),
     ) -> Rows:
         """One block: for the rows in it, and those that join them at z."""
-        parts, every = self._by_segment(order), self._by_segment([*order, *joining])
-        beside = self._beside(layer, parts, self._by_segment(joining), every) if joining else None
-        _set_rows(every)
-        tail = layer == self.net.geometry.layers - 1 and any(s.tail is not None for s, _ in every)
-        prefix = [partial(s.prefix, layer) for s, _ in parts]
-        one, own = len(every) == 1, len(order) > 1  # the rows of a single intervention may be the base run's memory
-        tap = every[0][0].tap if one else _tap(parts, every, self.rows, self.net.geometry.layers)
+        every = self._layout([*order, *joining])
+        here, last = self._layout(order, every.alone), layer == self.layers - 1
+        ending = self.sides if last and order[0] in SIDES and self.sides and self.sides.ends_early else None
+        beside = self._beside(layer, here, every, joining, ending) if joining or ending else None
+        every.set_rows()
+        tail = last and any(s.tail is not None for s, _ in every.standing)
+        prefix = [partial(s.prefix, layer) for s, _ in here.standing]
         out, _ = block(
-            self.net, layer, _flat([t for s, _ in parts for t in resid[s.first]], one), _columns(parts, one, self.rows),
-            tap, prefix=prefix[0]() if one else prefix, given=given, beside=beside, spare=own,
-            tail=_columns(parts, one, self.rows, tail) if tail else None,
+            self.net, layer, here.flat(resid, self.lying), here.columns(), every.tap(here, self.layers),
+            prefix=prefix[0]() if every.alone else prefix, given=given, tail=here.columns(tail) if tail else None,
+            beside=beside, spare=len(order) > 1,  # the rows of a single one may be the base run's memory
         )  # fmt: skip
-        return _parted(out, every, tail, one, self.rows)
+        after = every.parted(out, tail)
+        self.lying = None if every.alone else (out, [piece for pieces in after.values() for piece in pieces])
+        return after
 
     def _beside(
-        self, layer: int, parts: Sequence[Standing], joining: Sequence[Standing], every: Sequence[Standing]
+        self, layer: int, here: Layout, every: Layout, joining: Sequence[Item], ending: PairSegment | None
     ) -> Beside:
-        """Puts the rows of interventions that join at z after those of their segment."""
-        one, tail = len({s.first for s, _ in (*parts, *joining)}) == 1, layer == self.net.geometry.layers - 1
+        """Puts the rows of interventions that join at z after those of their segment. Of the sides that go along, and
+        are `ending`, only the metric's columns go on."""
+        tail, joins = layer == self.layers - 1, self._layout(joining).standing
 
         def put(resid: Tensor, z: Tensor) -> tuple[Tensor, Tensor]:
-            joined = [(s.first, s.at_z(layer, items)) for s, items in joining]
-            _set_rows(every)
+            joined = [(s.first, s.at_z(layer, items)) for s, items in joins]
+            every.set_rows()
             both = []
             for which, x in enumerate((resid, z)):
-                rows = _parted(x, parts, tail, one, self.rows)
-                _join(rows, {first: [pair[which]] for first, pair in joined})
-                both.append(_flat([t for first in sorted(rows) for t in rows[first]], one))
+                rows = here.parted(x, tail)
+                if ending is not None:
+                    rows[FIRST] = [ending.narrowed(rows[FIRST][0])]
+                join(rows, {first: [pair[which]] for first, pair in joined})
+                both.append(every.flat(rows))
+            if ending is not None:
+                ending.narrow = True
             return both[0], both[1]
 
         return put
 
     def _read(self, resid: Rows, order: Sequence[Item]) -> Values:
-        standing = self._by_segment(order)
-        if self.along is not None:
+        layout = self._layout(order)
+        if self.sides is not None:
+            resid[FIRST] = [self.sides.narrowed(cat(resid[FIRST]))]
+            self.sides.narrow = True
+        layout.set_rows()
+        every = final_norm(self.net, layout.flat(resid), layout.tap(layout, self.layers))
+        parts, standing = layout.parted(every, True), layout.standing
+        if self.sides is not None:
+            self.sides.finish(parts[FIRST][0])
             standing = standing[1:]
-            self.along.finish(_cat(resid[FIRST]))
-        one = len(standing) == 1
-        _set_rows(standing)
-        tap = standing[0][0].tap if one else _tap(standing, standing, self.rows, self.net.geometry.layers)
-        every = final_norm(self.net, _flat([t for s, _ in standing for t in resid[s.first]], one), tap)
-        parts = _parted(every, standing, True, one, self.rows)
-        x = _cat([self._kept(segment, items, parts[segment.first][0]) for segment, items in standing])
+        x = cat([self._kept(segment, items, parts[segment.first][0]) for segment, items in standing])
         values = self._values(x).split([len(items) for _, items in standing])
         each = [self._or_base(value, s.first) for (s, _), value in zip(standing, values, strict=True)]
-        return [i for _, items in standing for i in items], _cat(each)
+        return [i for _, items in standing for i in items], cat(each)
 
     def _kept(self, segment: Segment, items: Sequence[Item], x: Tensor) -> Float[Tensor, "item row kept d_model"]:
         """The columns that the metric reads of what the unembedding receives."""
@@ -285,50 +293,7 @@ class PassRun:
     def _or_base(self, values: Float[Tensor, "item prompt"], first: int) -> Float[Tensor, "item prompt"]:
         """The base run's value of prompts that read a column before the first one held."""
         read = self.reader.columns
-        if not self.shortcuts or read is None or first <= int(read.min()):
+        if not self.shortcuts or read is None or first <= self.reader.first_column:
             return values
         before = (read.expand(self.rows, -1)[:, 0] < first)[self.reader.task.first_rows]
         return torch.where(before, baseline(self.plan), values)
-
-
-def _set_rows(standing: Sequence[Standing]) -> None:
-    for segment, items in standing:
-        segment.tap.set_rows(items)
-
-
-def _join(rows: Rows, more: Rows) -> None:
-    for first, pieces in more.items():
-        rows.setdefault(first, []).extend(pieces)
-
-
-def _flat(pieces: list[Tensor], one: bool) -> Tensor:
-    """The rows of one segment, or the tokens of several one after the other."""
-    return _cat(pieces) if one else end_to_end(pieces)
-
-
-def _cat(pieces: list[Tensor]) -> Tensor:
-    return pieces[0] if len(pieces) == 1 else torch.cat(pieces)
-
-
-def _columns(parts: Sequence[Standing], one: bool, rows: int, tail: bool = False) -> Columns:
-    grids = tuple(s.grid(len(items), tail) for s, items in parts)
-    return grids[0] if one else Ragged(grids, tuple(len(items) * rows for _, items in parts))
-
-
-def _tap(parts: Sequence[Standing], every: Sequence[Standing], rows: int, layers: int) -> RaggedTap:
-    before = {s.first: len(items) for s, items in parts}
-    return RaggedTap(
-        [s.tap for s, _ in every],
-        rows,
-        layers,
-        [before.get(s.first, 0) for s, _ in every],
-        [len(items) for _, items in every],
-    )
-
-
-def _parted(x: Tensor, parts: Sequence[Standing], tail: bool, one: bool, prompts: int) -> Rows:
-    """The rows of each segment; views."""
-    if one:
-        return {s.first: [x] for s, _ in parts}
-    rows, columns = [len(items) * prompts for _, items in parts], [s.columns(tail) for s, _ in parts]
-    return {s.first: [part] for (s, _), part in zip(parts, parted(x, rows, columns), strict=True)}

@@ -91,7 +91,7 @@ class Sides:
     def _read(self, side: Side) -> None:
         base = self._bases[side]
         with torch.no_grad():
-            self._views[side] = Reader(base.net, self.task, self.metric, side).view_of_final(base.final)
+            self._views[side] = base.view(Reader(base.net, self.task, self.metric, side))
 
     @cached_property
     def altered(self) -> str:

@@ -52,36 +52,39 @@ def tasks(draw: st.DrawFn) -> Task:
         corrupt.append(torch.where(differs, row % (VOCAB - 1) + 1, row))
     side = draw(st.sampled_from(["left", "right"]))
     prompts = [Prompts.of([row.tolist() for row in rows], pad_side=side) for rows in (clean, corrupt)]
-    right, wrong = (Answers.of([[[int(t)]] for t in torch.randint(1, VOCAB, (len(lengths),), generator=generator)])
-                    for _ in range(2))  # fmt: skip
+    long = draw(st.sampled_from([1, 1, 2]))
+    answers = torch.randint(1, VOCAB, (2, len(lengths), 1, long), generator=generator)
+    right, wrong = (Answers.of(of_side.tolist()) for of_side in answers)
     return Task.of("pairs", *prompts, right, wrong)
 
 
 def effects(model: Model, task: Task, how: dict[str, Any], options: Options, sites: Sequence[str]) -> Tensor:
-    """The metric of each row: patched, or with the other side's value in it as an ablation."""
+    """The metric of each row: patched, or with the other side's value in it as an ablation; then of both sides."""
     how = dict(how)
     if how.pop("ablated"):
         for name in ("window", "direction", "together"):
             how.pop(name)
-        return ablate(model, task, sites, ablation="corrupt", options=options, **how).values
-    return patch(model, task, sites, options=options, **how).values
+        found = ablate(model, task, sites, ablation="corrupt", options=options, **how)
+    else:
+        found = patch(model, task, sites, options=options, **how)
+    return torch.cat([found.values, found.clean[None], found.corrupt[None]])
 
 
 def compare(model: Model, kind: str, task: Task, how: dict[str, Any], sites: Sequence[str], seen: Counter[str]) -> None:
     """Planned against plain, in float64 too; counts who carried the pair."""
-    blocks, carries = pairs.run_blocks, []
+    blocks, finish, carries = pairs.run_blocks, Pair.finish, []
 
     def counted(*given: Any) -> Any:
         carries.append(False)
         return blocks(*given)
 
-    def finished(self: Pair, final: Tensor) -> None:
+    def finished(*given: Any) -> None:
         carries.append(True)
-        self._final = final
+        finish(*given)
 
     with mock.patch.object(pairs, "run_blocks", counted), mock.patch.object(Pair, "finish", finished):
         planned = effects(model, task, how, Options(), sites)
-    assert carries in ([], [True], [False, True]), "run once, alone or along"
+    assert len(carries) <= 1, "run once, alone or along"
     plain, double = (effects(m, task, how, Options(plain=True), sites) for m in (model, in_double(kind)))
     again = effects(in_double(kind), task, how, Options(), sites)
     assert torch.equal(planned.isnan(), plain.isnan())
@@ -92,7 +95,7 @@ def compare(model: Model, kind: str, task: Task, how: dict[str, Any], sites: Seq
     within = IN_DOUBLE if kind.startswith(IN_DOUBLE_WHOLLY) else WITHIN
     assert float((again - double).nan_to_num().abs().max()) <= within * size
     seen["alone" if False in carries else "along" if True in carries else "apart"] += 1
-    seen["moved"] += int(((plain - plain[0]).nan_to_num().abs() > 1e-4).any())
+    seen["moved"] += int(((plain[:-2] - plain[0]).nan_to_num().abs() > 1e-4).any())
     seen["padded"] += int(task.clean.padded)
 
 
@@ -108,7 +111,7 @@ def hows(draw: st.DrawFn, model: Model) -> tuple[list[str], dict[str, Any]]:
     windows = [1, 1, 2] if all(site.in_block for site in sites) else [1]
     return chosen, {
         "by": draw(st.sampled_from(["layer", "position", *(("head", "head+position") if heads else ())])),
-        "metric": draw(st.sampled_from(["logit_diff", "logit_diff", "kl"])),
+        "metric": draw(st.sampled_from(["logit_diff", "logit_diff", "logit_diff", "kl", "cross_entropy"])),
         "direction": draw(st.sampled_from(["denoise", "noise"])),
         "window": draw(st.sampled_from(windows)), "together": draw(st.booleans()),
         "ablated": draw(st.sampled_from([False, False, True])),
