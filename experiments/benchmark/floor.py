@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from interp.interventions.cost import block_flops, reading_flops
+from interp.interventions.cost import block_flops, mlp_in, mlp_out, out_projection, reading_flops
 from interp.interventions.pair import runs_together
 
 if TYPE_CHECKING:
@@ -90,8 +90,16 @@ def _step(plan: Plan, one: Pass, layer: int) -> Step:
             raise NotImplementedError(f"a floor is known for edits of whole blocks and of z, not for {entry.given}")
     queries = sum(kept * n for kept, n in rows.items())
     before: tuple[Work, ...] = (("qkv", tokens),) if queries == tokens else (("kv", tokens), ("q", queries))
-    after: tuple[Work, ...] = (("out", queries + joined), ("mlp", queries + joined))
+    ends = queries + joined - (_ended(plan) if one is plan.carrier and narrow else 0)
+    after: tuple[Work, ...] = (("out", ends), ("mlp", ends))
     return Step(layer, before if tokens else (), tuple((n, q) for q, n in rows.items()), after if after[0][1] else ())
+
+
+def _ended(plan: Plan) -> int:
+    """Tokens of the two sides that go along with a pass up to the last block's z only: the metric reads others."""
+    pair, read, prompts = plan.base.pair, plan.reader.columns, plan.reader.prompts
+    early = plan.carrier is not None and pair is not None and pair.ends_early and read is not None
+    return 2 * len(prompts) * (prompts.width - read.shape[-1]) if early and read is not None else 0
 
 
 def products(plan: Plan) -> Iterator[Product]:
@@ -137,4 +145,4 @@ def whole_flops(plan: Plan) -> int:
     tokens = len(prompts) * prompts.width
     answers = plan.reader.task.right.tokens.shape[1] + plan.reader.task.wrong.tokens.shape[1]
     side = g.layers * block_flops(g, tokens, tokens, prompts.width) + reading_flops(g, len(prompts), 1, answers)
-    return plan.flops + 2 * side
+    return plan.flops + 2 * side - _ended(plan) * (out_projection(g) + mlp_in(g) + mlp_out(g))

@@ -39,6 +39,15 @@ class LensSide:
         with torch.no_grad():
             _, self.cache = self.bridge.run_with_cache(case.task.clean.tokens)
 
+    def unedited(self, kind: str) -> None:
+        """The runs that a sweep starts from: the clean one, cached where it is patched from, and the corrupt one."""
+        import torch
+
+        site, task = SETTERS[kind][0], self.case.task
+        with torch.no_grad():
+            self.bridge.run_with_cache(task.clean.tokens, names_filter=lambda name: name.endswith(f"hook_{site}"))
+            self.bridge(task.corrupt.tokens)
+
     def sweep(self, kind: str, indices: Sequence[tuple[int, int]]) -> Any:
         """The metric's mean for each (layer, head) or (layer, position), one edit and one forward pass each."""
         import pandas as pd

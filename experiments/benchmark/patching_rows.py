@@ -48,9 +48,11 @@ def patching_row(shape: str, first: int, kind: str, rounds: int, threads: int, m
     plan = effects.plan
     assert plan is not None
     floor = floor_of(plan)
-    pairs, floors, worst = [], [], 0.0
+    theirs.unedited(kind)
+    pairs, floors, unedited, worst = [], [], [], 0.0
     for _ in range(rounds):
         floors.append(timed(floor)[0])
+        unedited.append(timed(lambda: theirs.unedited(kind))[0])
         mine, effects = timed(lambda: sweep(case, kind))
         other, values = timed(lambda: theirs.sweep(kind, some))
         pairs.append((mine, other * len(every) / len(some)))
@@ -58,6 +60,7 @@ def patching_row(shape: str, first: int, kind: str, rounds: int, threads: int, m
     g, prompts = case.model.geometry, plan.reader.prompts
     flops = whole_flops(plan)
     rate = flops / median(floors)
+    whole = median((b + more) / a for (a, b), more in zip(pairs, unedited, strict=True))
     their_flops = len(every) * plain_flops(g, len(prompts), prompts.width)
     row = timing(pairs, case, kind, threads)
     row |= {
@@ -65,6 +68,7 @@ def patching_row(shape: str, first: int, kind: str, rounds: int, threads: int, m
         "floor": median(floors), "difference": worst,
         "reason": "; ".join((
             f"their loop: {'all' if len(some) == len(every) else f'{len(some)} of {len(every)}'} edits timed a round",
+            f"ratio with the unedited runs that ours includes {whole:.1f}",
             f"bound of the ratio by FLOPs {their_flops / flops:.1f}",
             f"their time over their FLOPs at the same rate {median(p[1] for p in pairs) * rate / their_flops:.2f}",
             f"ours over the floor {median(p[0] / f for p, f in zip(pairs, floors, strict=True)):.2f}",

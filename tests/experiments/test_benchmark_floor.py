@@ -2,13 +2,28 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from experiments.benchmark.floor import floor_of, products, whole_flops
 from experiments.benchmark.ours import sweep
 from experiments.benchmark.patching_rows import timed
 from experiments.benchmark.shapes import make_case
 from interp.interventions.cost import reading_flops
+
+
+class Multiplied(TorchDispatchMode):
+    """Counts the operations of products with weights; attention is one kernel."""
+
+    flops = 0
+
+    def __torch_dispatch__(self, fn: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        factors = {"mm": args[:2], "addmm": args[1:3], "addmm_": args[1:3]}.get(fn.__name__.split(".")[0])
+        if factors is not None:
+            self.flops += 2 * factors[0].numel() * factors[1].shape[-1]
+        return fn(*args, **(kwargs or {}))
 
 
 @pytest.mark.parametrize("first", [0, 10])
@@ -22,5 +37,8 @@ def test_products_are_those_of_the_plan(first: int, kind: str) -> None:
     every = list(products(plan))
     counted = sum(2 * a.numel() * b.shape[-1] for a, b in every)
     assert counted + read * reading_flops(g, rows, 1, 2) == whole_flops(plan)
+    with Multiplied() as done:
+        sweep(case, kind)
+    assert done.flops == sum(2 * a.numel() * b.shape[-1] for a, b in every if a.ndim == 2), "what is really multiplied"
     assert timed(floor_of(plan))[0] > 0
     assert min(x.numel() for pair in every for x in pair) > 0
