@@ -28,7 +28,7 @@ from interp.cells import Config, Context, Experiment, Table
 from interp.context import ModelName, TaskName
 
 if TYPE_CHECKING:
-    from interp.hooks.values import Prompts
+    from interp.hooks.prompts import Prompts
     from interp.models.model import Model
 
 VARIANTS: dict[str, dict[str, Any]] = {

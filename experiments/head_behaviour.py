@@ -19,7 +19,7 @@ from interp.cells import Context, Experiment, ModelTaskConfig, Table
 from interp.cli import main_for
 
 if TYPE_CHECKING:
-    from interp.hooks.values import Prompts
+    from interp.hooks.prompts import Prompts
 
 KEPT = 2
 """Prompts whose patterns are kept in `artifacts/`, as `L<layer>.pattern` [prompt, head, query, key]."""

@@ -21,7 +21,7 @@ from interp.cells import Config, Context, Experiment, Table
 from interp.context import ModelName
 
 if TYPE_CHECKING:
-    from interp.hooks.values import Prompts
+    from interp.hooks.prompts import Prompts
     from interp.models.model import Model
 
 Term = Literal["bias", "zero", "one", "two", "three", "four", "five", "six", "seven", "eight"]
@@ -60,7 +60,7 @@ def prompts_of(config: Any, model: Model) -> tuple[Prompts, str]:
     """Windows of held-out text, or repeated random tokens; and what to call them."""
     import torch
 
-    from interp.hooks.values import Prompts
+    from interp.hooks.prompts import Prompts
     from interp.registry import UserError
     from interp.tasks.repeated import repeated
     from interp.tasks.tokens import Codec

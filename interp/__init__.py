@@ -18,10 +18,10 @@ _NAMES: dict[str, str] = {
     "register_family": "interp.models.families",
     # sites and the values hooks speak of
     "register_site": "interp.hooks.sites",
-    "Prompts": "interp.hooks.values",
+    "Prompts": "interp.hooks.prompts",
     "Run": "interp.hooks.values",
     "Means": "interp.hooks.values",
-    "Geometry": "interp.hooks.values",
+    "Geometry": "interp.hooks.geometry",
     # edits; `patch` and `ablate` are the functions that measure effects
     "zero": "interp.hooks.edits",
     "mean": "interp.hooks.edits",

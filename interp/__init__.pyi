@@ -15,10 +15,10 @@ from interp.hooks.edits import project_out as project_out
 from interp.hooks.edits import resample as resample
 from interp.hooks.edits import scale as scale
 from interp.hooks.edits import zero as zero
+from interp.hooks.geometry import Geometry as Geometry
+from interp.hooks.prompts import Prompts as Prompts
 from interp.hooks.sites import register_site as register_site
-from interp.hooks.values import Geometry as Geometry
 from interp.hooks.values import Means as Means
-from interp.hooks.values import Prompts as Prompts
 from interp.hooks.values import Run as Run
 from interp.interventions.ablation import ablate as ablate
 from interp.interventions.patching import patch as patch

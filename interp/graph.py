@@ -7,7 +7,7 @@ do not reach the MLP of their own layer.
 
 Names follow the MIB circuit track: nodes `input`, `a1.h0`, `m1`, `logits`; edges `a0.h1->a1.h0<q>`.
 
-    >>> from interp.hooks.values import Geometry
+    >>> from interp.hooks.geometry import Geometry
     >>> g = Graph(Geometry(layers=2, heads=4, kv_heads=4, d_model=8, d_head=2, d_mlp=8, d_vocab=5, n_ctx=4))
     >>> len(g.edges), str(g.edges[0])
     (110, 'input->a0.h0<q>')
@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
 
-from interp.hooks.values import Geometry
+from interp.hooks.geometry import Geometry
 from interp.registry import UserError, unknown
 
 Kind = Literal["input", "head", "mlp", "logits"]

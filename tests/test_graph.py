@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from interp.graph import Edge, Graph, Node, Slot
-from interp.hooks.values import Geometry
+from interp.hooks.geometry import Geometry
 from interp.registry import UserError
 
 

@@ -9,7 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from interp.hooks.values import Prompts
+from interp.hooks.prompts import Prompts
 from interp.metrics import METRICS, LogitsView, Metric, get_metric, register_metric
 from interp.registry import Registry, UserError
 from interp.tasks.values import Answers, Task

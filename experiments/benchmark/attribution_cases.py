@@ -18,7 +18,7 @@ def gpt2_case(pairs: int = 8, width: int = 16, seed: int = 0) -> tuple[Any, Any]
     import torch
     from transformers import GPT2Config, GPT2LMHeadModel
 
-    from interp.hooks.values import Prompts
+    from interp.hooks.prompts import Prompts
     from interp.models.families import FAMILIES
     from interp.models.model import Model
     from interp.tasks.answers import Answers

@@ -50,7 +50,7 @@ def random_pairs(model: Model, first: int, prompts: int = PROMPTS, width: int = 
     """Random tokens; clean and corrupt agree before `first`, differ there, and everywhere after where it is 0."""
     import torch
 
-    from interp.hooks.values import Prompts
+    from interp.hooks.prompts import Prompts
     from interp.tasks.values import Answers, Task
 
     generator = torch.Generator().manual_seed(seed)

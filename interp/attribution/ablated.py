@@ -20,9 +20,11 @@ from interp.graph import Graph
 from interp.hooks import edits
 from interp.hooks.addresses import Address
 from interp.hooks.context import EditContext, Held
+from interp.hooks.geometry import Geometry
+from interp.hooks.prompts import Prompts
 from interp.hooks.selection import Selection
 from interp.hooks.sites import SITES
-from interp.hooks.values import Geometry, Prompts, Run
+from interp.hooks.values import Run
 from interp.interventions.ablation import Replacement
 from interp.interventions.base import base_run
 from interp.interventions.sources import Recipe

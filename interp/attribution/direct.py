@@ -30,8 +30,8 @@ from torch import Tensor
 from interp.attribution.pulled import Pulled, answer_direction, check_linear, logit_diff_at, pull
 from interp.attribution.terms import Component, Detail, Granularity, Sources, all_terms, check_labels, needed_sites
 from interp.hooks.edits import Edit
+from interp.hooks.prompts import Prompts
 from interp.hooks.selection import Place
-from interp.hooks.values import Prompts
 from interp.metrics import get_metric
 from interp.models.model import Model
 from interp.models.net import Net

@@ -30,7 +30,7 @@ from interp.attribution.ablated import jacobian
 from interp.attribution.points import Point, over_steps, precise
 from interp.graph import Graph
 from interp.hooks.addresses import Address
-from interp.hooks.values import Geometry
+from interp.hooks.geometry import Geometry
 from interp.models.attention import attend
 from interp.models.block import head_norm
 from interp.models.net import Net

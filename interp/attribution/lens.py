@@ -23,8 +23,8 @@ from torch import Tensor
 
 from interp.attribution.direct import Progress, need_parts, need_single, rows_at_once
 from interp.hooks.edits import Edit
+from interp.hooks.prompts import Prompts
 from interp.hooks.selection import Place
-from interp.hooks.values import Prompts
 from interp.metrics import LogitsView, Metric, get_metric, logprob
 from interp.models.forward import final_norm, unembed
 from interp.models.model import Model

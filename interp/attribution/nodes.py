@@ -19,8 +19,9 @@ from interp.attribution.methods import Request, about_of
 from interp.attribution.points import Point, Spec, input_residual, over_steps, precise, take_point
 from interp.attribution.scores import Scores, by_prompt
 from interp.hooks.addresses import Address
+from interp.hooks.geometry import Geometry
+from interp.hooks.prompts import Prompts
 from interp.hooks.sites import SITES, Site, resolve
-from interp.hooks.values import Geometry, Prompts
 from interp.interventions.units import Unit, parse_by, units, with_positions
 from interp.models.net import Net
 from interp.registry import UserError

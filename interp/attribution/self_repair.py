@@ -36,7 +36,8 @@ from interp.attribution.pulled import (
 )
 from interp.attribution.terms import Component, Detail, needed_sites
 from interp.hooks.edits import Edit, zero
-from interp.hooks.values import Prompts, Run
+from interp.hooks.prompts import Prompts
+from interp.hooks.values import Run
 from interp.metrics import get_metric
 from interp.models.model import Model
 from interp.registry import UserError

@@ -23,7 +23,8 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from interp.attribution.pulled import Pulled, pick, precise, scale_sites
-from interp.hooks.values import Geometry, Prompts
+from interp.hooks.geometry import Geometry
+from interp.hooks.prompts import Prompts
 from interp.models.linear import linear
 from interp.models.net import Net
 from interp.registry import UserError

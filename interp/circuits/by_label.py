@@ -32,8 +32,8 @@ from torch import Tensor
 from interp.circuits.values import edge_mask
 from interp.graph import Edge, Graph, Slot
 from interp.hooks.context import Held
+from interp.hooks.prompts import Prompts
 from interp.hooks.taps import NO_TAP
-from interp.hooks.values import Prompts
 from interp.interventions.base import Base, base_run
 from interp.interventions.edges import edge_addresses
 from interp.interventions.sources import Sources, live_sources, require_additive, source_addresses

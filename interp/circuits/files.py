@@ -28,7 +28,7 @@ import torch
 
 from interp.circuits.values import Circuit
 from interp.graph import Edge, Graph
-from interp.hooks.values import Geometry
+from interp.hooks.geometry import Geometry
 from interp.registry import UserError
 
 SUFFIXES = (".json", ".graphml")
@@ -71,7 +71,7 @@ def save_circuit(circuit: Circuit, path: str | Path) -> Path:
     >>> import tempfile
     >>> from interp.circuits.values import Circuit
     >>> from interp.graph import Graph
-    >>> from interp.hooks.values import Geometry
+    >>> from interp.hooks.geometry import Geometry
     >>> shape = Geometry(layers=1, heads=2, kv_heads=2, d_model=8, d_head=4, d_mlp=16, d_vocab=50, n_ctx=16)
     >>> circuit = Circuit.of(Graph(shape), ["input->a0.h1<v>", "a0.h1->logits"])
     >>> with tempfile.TemporaryDirectory() as folder:

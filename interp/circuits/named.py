@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from interp.circuits.files import SUFFIXES, load_circuit
 from interp.circuits.values import Circuit
-from interp.hooks.values import Geometry
+from interp.hooks.geometry import Geometry
 from interp.registry import UserError
 
 if TYPE_CHECKING:

@@ -4,7 +4,7 @@ A circuit is a mask over (source, slot) of a `Graph`. Operations return new circ
 complement), `pruned()`. A node circuit keeps every edge between the nodes named. Choosing edges by score is
 in `select.py`, files in `files.py`, running one in `interp.interventions.circuit`.
 
-    >>> from interp.hooks.values import Geometry
+    >>> from interp.hooks.geometry import Geometry
     >>> from interp.graph import Graph
     >>> g = Graph(Geometry(layers=2, heads=4, kv_heads=4, d_model=8, d_head=2, d_mlp=8, d_vocab=5, n_ctx=4))
     >>> c = Circuit.of(g, ["input->a0.h1<q>", "input->a0.h1<v>", "a0.h1->logits"])
@@ -40,7 +40,7 @@ EdgeTable = Float[Tensor, "source slot"]
 class Circuit:
     """Edges of a graph, kept or not, with or without scores. Positive scores help the metric.
 
-    >>> from interp.hooks.values import Geometry
+    >>> from interp.hooks.geometry import Geometry
     >>> shape = Geometry(layers=1, heads=2, kv_heads=2, d_model=8, d_head=4, d_mlp=16, d_vocab=50, n_ctx=16)
     >>> len(Circuit.of(Graph(shape), ["input->a0.h1<v>", "a0.h1->logits"]))
     2

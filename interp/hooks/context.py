@@ -14,9 +14,11 @@ from jaxtyping import Bool, Int
 from torch import Tensor
 
 from interp.hooks.addresses import Address
+from interp.hooks.geometry import Geometry
+from interp.hooks.prompts import Prompts
 from interp.hooks.selection import Selection
 from interp.hooks.sites import Site
-from interp.hooks.values import Geometry, Means, Prompts, Run
+from interp.hooks.values import Means, Run
 from interp.registry import UserError
 
 

@@ -20,9 +20,11 @@ from torch import Tensor
 
 from interp.hooks.addresses import Address
 from interp.hooks.context import EditContext, Held
+from interp.hooks.geometry import Geometry
+from interp.hooks.prompts import Prompts
 from interp.hooks.selection import PARTS, Selection, select
 from interp.hooks.sites import SITES, resolve
-from interp.hooks.values import Geometry, Means, Prompts, Run
+from interp.hooks.values import Means, Run
 from interp.registry import Registry, UserError, unknown
 
 Change = Callable[[Tensor, EditContext], Tensor]

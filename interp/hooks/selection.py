@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 from interp.registry import UserError
 
 if TYPE_CHECKING:
+    from interp.hooks.geometry import Geometry
     from interp.hooks.sites import Site
-    from interp.hooks.values import Geometry
 
 Place = int | str
 UNITS = ("head", "kv_head", "expert", "neuron")

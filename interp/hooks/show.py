@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from interp.hooks.values import Prompts, Run
+from interp.hooks.prompts import Prompts
+from interp.hooks.values import Run
 from interp.registry import UserError
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from interp.registry import Registry, UserError, nearest, unknown
 from interp.shapes import AXES
 
 if TYPE_CHECKING:
-    from interp.hooks.values import Geometry
+    from interp.hooks.geometry import Geometry
 
 
 def _always(_: Geometry) -> bool:

@@ -15,8 +15,9 @@ from torch import Tensor
 from interp.hooks.addresses import Address
 from interp.hooks.context import EditContext, Held
 from interp.hooks.edits import Edit, call_user
+from interp.hooks.geometry import Geometry
 from interp.hooks.sites import SITES
-from interp.hooks.values import Geometry, Run
+from interp.hooks.values import Run
 from interp.registry import UserError
 
 UserFunction = Callable[[Tensor, EditContext], Tensor | None]

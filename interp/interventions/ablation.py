@@ -17,7 +17,8 @@ from typing import Literal
 from torch import Tensor
 
 from interp.hooks import edits
-from interp.hooks.values import Means, Prompts, Run
+from interp.hooks.prompts import Prompts
+from interp.hooks.values import Means, Run
 from interp.interventions.effects import Effects, Progress
 from interp.interventions.plan import DEFAULT, Options
 from interp.interventions.sweep import Sides, labelled, run_units

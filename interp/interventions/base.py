@@ -17,8 +17,9 @@ from torch import Tensor
 
 from interp.hooks.addresses import Address
 from interp.hooks.context import Held
+from interp.hooks.prompts import Prompts
 from interp.hooks.taps import RunTap
-from interp.hooks.values import Prompts, Run
+from interp.hooks.values import Run
 from interp.interventions.entry import FINAL
 from interp.models.attention import KeyValue
 from interp.models.forward import blocks, embed, final_norm

@@ -16,7 +16,7 @@ from torch import Tensor
 from interp.graph import Graph, Node
 from interp.hooks.addresses import Address
 from interp.hooks.edits import Edit
-from interp.hooks.values import Prompts
+from interp.hooks.prompts import Prompts
 from interp.interventions.effects import Effects
 from interp.interventions.sources import Recipe, replacement_for
 from interp.interventions.units import Unit

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from interp.hooks.values import Geometry
+from interp.hooks.geometry import Geometry
 from interp.interventions.entry import MLP_ORDER, Entry
 
 

@@ -18,7 +18,7 @@ from torch import Tensor
 from interp.graph import Edge, Graph, Node, Slot
 from interp.hooks import edits
 from interp.hooks.addresses import Address
-from interp.hooks.values import Geometry
+from interp.hooks.geometry import Geometry
 from interp.interventions.base import Base, base_run
 from interp.interventions.effects import Effects, Progress
 from interp.interventions.plan import DEFAULT, Options, make_plan

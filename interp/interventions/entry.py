@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from interp.hooks.values import Geometry
+from interp.hooks.geometry import Geometry
 
 ATTENTION_ORDER = (
     "resid_pre", "ln1_scale", "ln1", "q_input", "k_input", "v_input", "q", "q_norm", "q_rot", "k", "k_norm", "k_rot",

@@ -17,8 +17,9 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from interp.hooks.addresses import Address
+from interp.hooks.prompts import Prompts
 from interp.hooks.sites import SITES
-from interp.hooks.values import Prompts, Run
+from interp.hooks.values import Run
 from interp.interventions.base import Base, run_blocks
 from interp.interventions.entry import BEFORE_QUERIES, FINAL, ORDER
 from interp.interventions.reading import Reader

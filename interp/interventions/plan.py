@@ -24,8 +24,8 @@ from torch import Tensor
 from interp.hooks.addresses import Address
 from interp.hooks.context import Held
 from interp.hooks.edits import Edit
+from interp.hooks.geometry import Geometry
 from interp.hooks.sites import SITES
-from interp.hooks.values import Geometry
 from interp.interventions.base import Base, base_run
 from interp.interventions.changes import Maps, first_change
 from interp.interventions.cost import block_flops, entry_flops, plain_flops, reading_flops

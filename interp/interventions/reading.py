@@ -15,7 +15,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from interp.hooks.context import Held
-from interp.hooks.values import Prompts
+from interp.hooks.prompts import Prompts
 from interp.metric_values import LogitsView, Metric, Reads, view_columns
 from interp.models.forward import cap_logits, final_norm, unembed
 from interp.models.linear import reads_as_linear

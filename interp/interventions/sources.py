@@ -18,8 +18,8 @@ from torch import Tensor
 from interp.graph import Node
 from interp.hooks.addresses import Address
 from interp.hooks.context import EditContext, Held
+from interp.hooks.geometry import Geometry
 from interp.hooks.sites import SITES
-from interp.hooks.values import Geometry
 from interp.interventions.ablation import Replacement
 from interp.interventions.base import Base
 from interp.interventions.units import Unit

@@ -12,8 +12,9 @@ from torch import Tensor
 
 from interp.hooks.addresses import Address
 from interp.hooks.edits import Edit
+from interp.hooks.prompts import Prompts
 from interp.hooks.sites import resolve_all
-from interp.hooks.values import Prompts, Run
+from interp.hooks.values import Run
 from interp.interventions.base import Base, base_run
 from interp.interventions.effects import Effects, Progress
 from interp.interventions.pair import Pair, runs_together

@@ -18,8 +18,9 @@ from jaxtyping import Bool
 from torch import Tensor
 
 from interp.hooks.addresses import Address
+from interp.hooks.geometry import Geometry
+from interp.hooks.prompts import Prompts
 from interp.hooks.sites import SITES, Site, resolve_all
-from interp.hooks.values import Geometry, Prompts
 from interp.registry import UserError, unknown
 
 _POSITION = "position "

@@ -8,8 +8,10 @@ import torch
 from torch import Tensor
 
 from interp.hooks.addresses import Address
+from interp.hooks.geometry import Geometry
+from interp.hooks.prompts import Prompts
 from interp.hooks.sites import SITES
-from interp.hooks.values import Geometry, Means, Prompts
+from interp.hooks.values import Means
 from interp.registry import UserError, unknown
 
 KINDS = ("all", "position", "label", "template")

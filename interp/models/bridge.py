@@ -20,7 +20,8 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from interp.hooks.values import Prompts, Run
+from interp.hooks.prompts import Prompts
+from interp.hooks.values import Run
 from interp.registry import UserError, unknown
 
 HookFunction = Callable[[Tensor, Any], Tensor | None]

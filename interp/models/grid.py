@@ -15,7 +15,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from interp.hooks.context import Held
-from interp.hooks.values import Prompts
+from interp.hooks.prompts import Prompts
 from interp.models import loose
 from interp.models.net import Net
 from interp.registry import UserError

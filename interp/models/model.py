@@ -19,9 +19,11 @@ from torch.nn.modules import module as everywhere
 from interp.hooks.addresses import Address
 from interp.hooks.context import Held
 from interp.hooks.edits import Edit, as_edits
+from interp.hooks.geometry import Geometry
+from interp.hooks.prompts import Prompts
 from interp.hooks.sites import SiteList, resolve, resolve_all
 from interp.hooks.taps import Direction, RunTap, UserFunction
-from interp.hooks.values import Geometry, Means, Prompts, Run
+from interp.hooks.values import Means, Run
 from interp.models.averages import average
 from interp.models.family import Family
 from interp.models.forward import forward

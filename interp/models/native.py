@@ -13,7 +13,7 @@ from jaxtyping import Bool, Float, Int
 from pydantic import BaseModel, ConfigDict
 from torch import Tensor, nn
 
-from interp.hooks.values import Prompts
+from interp.hooks.prompts import Prompts
 
 Act = Literal["relu", "gelu", "silu"]
 

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from interp.hooks.values import Geometry
+from interp.hooks.geometry import Geometry
 from interp.models.experts import Routed
 from interp.models.family import Family, rotary_width
 from interp.models.norms import NO_NORM, Norm

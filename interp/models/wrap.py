@@ -24,7 +24,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from interp.hooks.values import Prompts
+from interp.hooks.prompts import Prompts
 from interp.models.family import Family
 from interp.models.model import Model
 from interp.models.net import Net, find

@@ -19,8 +19,8 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from interp.hooks.context import EditContext
+from interp.hooks.prompts import Prompts
 from interp.hooks.sites import SITES, sites_of
-from interp.hooks.values import Prompts
 from interp.models.model import Model
 from interp.numerics.sites import SiteNumbers, numbers
 

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 import torch
 
-from interp.hooks.values import Prompts
+from interp.hooks.prompts import Prompts
 from interp.registry import UserError
 from interp.tasks.templates import Template
 from interp.tasks.tokens import Codec

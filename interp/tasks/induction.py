@@ -21,7 +21,7 @@ from typing import Any
 
 import torch
 
-from interp.hooks.values import Prompts
+from interp.hooks.prompts import Prompts
 from interp.registry import UserError, unknown
 from interp.tasks.load import register_task
 from interp.tasks.tokens import Codec

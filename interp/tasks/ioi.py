@@ -21,7 +21,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from interp.hooks.values import Prompts
+from interp.hooks.prompts import Prompts
 from interp.registry import unknown
 from interp.tasks import lexicon
 from interp.tasks.building import Line, check_length, draw, known, line, prompts, usable

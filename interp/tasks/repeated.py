@@ -22,7 +22,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from interp.hooks.values import Prompts
+from interp.hooks.prompts import Prompts
 from interp.registry import UserError
 
 SCORES = ("previous", "duplicate", "induction", "current", "first", "entropy")

@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 
-from interp.hooks.values import Prompts
+from interp.hooks.prompts import Prompts
 from interp.registry import UserError, nearest
 from interp.tasks.bad_rows import BadRowsError
 from interp.tasks.cells import Reader

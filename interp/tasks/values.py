@@ -20,7 +20,7 @@ import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
 
-from interp.hooks.values import Prompts
+from interp.hooks.prompts import Prompts
 from interp.registry import UserError
 from interp.tasks.answers import Answers, candidates, with_suffix
 

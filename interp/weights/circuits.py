@@ -22,7 +22,7 @@ from einops import rearrange
 from jaxtyping import Float
 from torch import Tensor
 
-from interp.hooks.values import Prompts
+from interp.hooks.prompts import Prompts
 from interp.models.grid import Grid
 from interp.models.model import Model
 from interp.models.net import Net

@@ -19,7 +19,7 @@ from einops import einsum
 from jaxtyping import Bool, Complex, Float, Int
 from torch import Tensor
 
-from interp.hooks.values import Prompts
+from interp.hooks.prompts import Prompts
 from interp.models.forward import final_norm, unembed
 from interp.models.model import Model
 from interp.models.weights import embedding

@@ -26,7 +26,8 @@ from einops import einsum
 from jaxtyping import Float
 from torch import Tensor
 
-from interp.hooks.values import Prompts, Run
+from interp.hooks.prompts import Prompts
+from interp.hooks.values import Run
 from interp.models.model import Model
 from interp.models.net import Net
 from interp.models.norms import Norm

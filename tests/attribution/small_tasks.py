@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from interp.hooks.values import Prompts
+from interp.hooks.prompts import Prompts
 from interp.models.native import Native, NativeConfig
 from interp.tasks.answers import Answers
 from interp.tasks.values import Task

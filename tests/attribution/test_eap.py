@@ -12,7 +12,7 @@ from torch import Tensor
 from interp.attribution.eap import ENDS, line
 from interp.attribution.methods import attribute
 from interp.graph import Graph
-from interp.hooks.values import Prompts
+from interp.hooks.prompts import Prompts
 from interp.metric_values import METRICS
 from interp.models.model import Model
 from interp.registry import UserError

@@ -10,7 +10,7 @@ import torch
 from interp.attribution.direct import direct_logit_attribution
 from interp.attribution.lens import logit_lens
 from interp.hooks.edits import zero
-from interp.hooks.values import Prompts
+from interp.hooks.prompts import Prompts
 from interp.metrics import get_metric
 from interp.models.families import FAMILIES
 from interp.models.model import Model

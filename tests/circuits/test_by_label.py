@@ -11,7 +11,7 @@ import torch
 from interp.circuits.by_label import LabelRunner, label_mask, span_names, spans
 from interp.circuits.random_circuits import random_circuit
 from interp.circuits.running import Evaluator
-from interp.hooks.values import Prompts
+from interp.hooks.prompts import Prompts
 from interp.interventions.sources import Recipe
 from interp.registry import UserError
 from tests.interventions.pairs import random_task

@@ -12,7 +12,7 @@ from interp.circuits.files import load_circuit, save_circuit, to_json
 from interp.circuits.select import top
 from interp.circuits.values import Circuit, edge_table
 from interp.graph import Graph
-from interp.hooks.values import Geometry
+from interp.hooks.geometry import Geometry
 from interp.registry import UserError
 
 CFG = {"n_layers": 2, "n_heads": 2, "parallel_attn_mlp": False, "d_model": 8}

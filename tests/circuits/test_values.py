@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from interp.circuits.select import greedy, ranking, select, threshold, top
 from interp.circuits.values import Circuit, edge_mask, edge_table, per_edge
 from interp.graph import Graph, Node
-from interp.hooks.values import Geometry
+from interp.hooks.geometry import Geometry
 from interp.registry import UserError
 
 

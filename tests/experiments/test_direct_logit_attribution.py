@@ -13,7 +13,7 @@ import torch
 from experiments.direct_logit_attribution import EXPERIMENT
 from interp.attribution.direct import direct_logit_attribution
 from interp.cells import Cell, Loaders, run_cell
-from interp.hooks.values import Prompts
+from interp.hooks.prompts import Prompts
 from interp.registry import UserError
 from interp.tasks.answers import Answers
 from interp.tasks.values import Task

@@ -12,7 +12,7 @@ from interp.attribution.lens import logit_lens
 from interp.attribution.methods import attribute
 from interp.circuits.running import Evaluator
 from interp.circuits.values import Circuit
-from interp.hooks.values import Prompts
+from interp.hooks.prompts import Prompts
 from interp.interventions.edges import edge_effects
 from interp.interventions.paths import path_effects
 from interp.models.model import Model

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from interp.hooks.edits import function, zero
-from interp.hooks.values import Prompts
+from interp.hooks.prompts import Prompts
 from interp.models.model import Model
 from tests.interventions.drawn import in_double, model_of
 from tests.tiny import HF_KINDS, tiny

@@ -7,7 +7,7 @@ import torch
 from tiny import tiny
 
 from interp.hooks.attention import alibi, windowed
-from interp.hooks.values import Prompts
+from interp.hooks.prompts import Prompts
 from interp.registry import UserError
 
 PROMPTS = Prompts.of([[1, 2, 3, 4, 5], [6, 7, 8]], pad_side="left")

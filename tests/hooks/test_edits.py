@@ -8,7 +8,7 @@ from torch import Tensor
 
 from interp.hooks.context import EditContext
 from interp.hooks.edits import add, donors, freeze, function, mean, patch, project_out, resample, scale, zero
-from interp.hooks.values import Prompts
+from interp.hooks.prompts import Prompts
 from interp.registry import UserError
 from tests.tiny import tiny
 from tests.unchecked import unchecked

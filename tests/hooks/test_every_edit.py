@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from interp.hooks.edits import EDITS, Edit, function, zero
-from interp.hooks.values import Prompts
+from interp.hooks.prompts import Prompts
 from interp.models.model import Model
 from tests.tiny import tiny
 

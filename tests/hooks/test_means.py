@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from interp.hooks.edits import mean
-from interp.hooks.values import Prompts
+from interp.hooks.prompts import Prompts
 from interp.models.model import Model
 from interp.registry import UserError
 from tests.tiny import tiny

@@ -9,7 +9,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from interp.hooks.values import Geometry, Prompts
+from interp.hooks.geometry import Geometry
+from interp.hooks.prompts import Prompts
 from interp.registry import UserError
 from interp.tasks.answers import Answers
 from interp.tasks.values import Task

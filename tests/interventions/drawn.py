@@ -20,8 +20,9 @@ from torch import Tensor
 from interp.hooks import edits
 from interp.hooks.context import EditContext
 from interp.hooks.edits import Edit
+from interp.hooks.prompts import Prompts
 from interp.hooks.sites import SITES, sites_of
-from interp.hooks.values import Means, Prompts, Run
+from interp.hooks.values import Means, Run
 from interp.interventions.reading import Reader
 from interp.metrics import get_metric
 from interp.models.model import Model

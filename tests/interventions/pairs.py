@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from interp.hooks.values import Prompts
+from interp.hooks.prompts import Prompts
 from interp.models.model import Model
 from interp.tasks.values import Answers, Task
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from interp.hooks.edits import Edit
-from interp.hooks.values import Prompts
+from interp.hooks.prompts import Prompts
 from interp.metrics import get_metric
 from interp.models.model import Model
 from interp.tasks.answers import Answers

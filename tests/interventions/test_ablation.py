@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from interp.hooks import edits
-from interp.hooks.values import Prompts
+from interp.hooks.prompts import Prompts
 from interp.interventions.ablation import ablate
 from interp.interventions.plan import Options
 from interp.metrics import get_metric

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from interp.hooks import edits
-from interp.hooks.values import Prompts
+from interp.hooks.prompts import Prompts
 from interp.interventions.patching import patch
 from interp.metrics import get_metric
 from interp.models.model import Model

@@ -13,8 +13,8 @@ from hypothesis import HealthCheck, given, seed, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from interp.hooks.prompts import Prompts
 from interp.hooks.sites import SITES, sites_of
-from interp.hooks.values import Prompts
 from interp.interventions import pair as pairs
 from interp.interventions.ablation import ablate
 from interp.interventions.pair import Pair

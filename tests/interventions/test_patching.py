@@ -12,8 +12,8 @@ import torch
 import interp.interventions.replay as replay
 from interp.hooks import edits
 from interp.hooks.edits import Edit
+from interp.hooks.prompts import Prompts
 from interp.hooks.sites import sites_of
-from interp.hooks.values import Prompts
 from interp.interventions.patching import patch
 from interp.interventions.plan import Options, make_plan
 from interp.interventions.reading import Reader

@@ -10,7 +10,7 @@ import pytest
 import torch
 from folders import edit_config, gpt2_folder, network_watched
 
-from interp.hooks.values import Prompts
+from interp.hooks.prompts import Prompts
 from interp.models import tiny as tiny_checkpoints
 from interp.models.bridge import BridgeModel
 from interp.models.families import family_of

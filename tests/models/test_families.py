@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from interp.hooks.edits import function
-from interp.hooks.values import Prompts
+from interp.hooks.prompts import Prompts
 from interp.models.model import Model
 from interp.models.native import Native
 from tests.tiny import HF_KINDS, NATIVE_KINDS, VOCAB, hf, native, tiny

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.nn.functional import gelu, layer_norm
 
 from interp.hooks.edits import mean
-from interp.hooks.values import Prompts
+from interp.hooks.prompts import Prompts
 from interp.models.load import load_model
 from interp.models.model import Model
 from interp.registry import UserError

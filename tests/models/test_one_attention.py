@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from interp.hooks.context import Held
-from interp.hooks.values import Prompts
+from interp.hooks.prompts import Prompts
 from interp.models.attention import attend, per_query_head, with_prefix
 from interp.models.grid import Grid
 from interp.models.one_attention import fits_attention, lanes_short, one_attention

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from interp.hooks.values import Prompts
+from interp.hooks.prompts import Prompts
 from interp.models.tiny import resized
 from interp.registry import UserError
 from tests.tiny import HF_KINDS, VOCAB, hf, tiny

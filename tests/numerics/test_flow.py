@@ -8,7 +8,7 @@ import pytest
 import torch
 from tiny import tiny
 
-from interp.hooks.values import Prompts
+from interp.hooks.prompts import Prompts
 from interp.numerics.flow import PARTS, gradient_flow, residual_flow
 
 PROMPTS = Prompts.of([[1, 2, 3, 4, 5], [7, 8, 9]])

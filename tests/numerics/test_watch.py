@@ -10,8 +10,8 @@ import torch
 from tiny import FURTHER, KINDS, tiny
 from torch import Tensor, nn
 
+from interp.hooks.prompts import Prompts
 from interp.hooks.sites import resolve, sites_of
-from interp.hooks.values import Prompts
 from interp.models.wrap import wrap
 from interp.numerics.replay import birth, next_token_loss, replay, site_numbers
 from interp.numerics.sites import numbers

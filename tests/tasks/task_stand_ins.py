@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, processors
 
-from interp.hooks.values import Geometry
+from interp.hooks.geometry import Geometry
 from interp.tasks import lexicon, templates
 
 

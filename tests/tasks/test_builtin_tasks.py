@@ -9,7 +9,7 @@ import pytest
 import torch
 from task_stand_ins import StandIn, bare, geometry, gpt2, toy, toy_words, word_tokenizer
 
-from interp.hooks.values import Prompts
+from interp.hooks.prompts import Prompts
 from interp.registry import UserError
 from interp.tasks import lexicon, load_task
 from interp.tasks.held_out import held_out

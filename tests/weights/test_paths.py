@@ -8,7 +8,7 @@ import pytest
 import torch
 from tiny import tiny
 
-from interp.hooks.values import Prompts
+from interp.hooks.prompts import Prompts
 from interp.models.families import FAMILIES
 from interp.models.model import Model
 from interp.models.native import Native, NativeConfig

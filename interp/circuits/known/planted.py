@@ -23,7 +23,7 @@ from interp.circuits.known.outputs import CHANGE, OVERLAP
 from interp.circuits.known.registry import Known, register_known
 from interp.circuits.values import Circuit
 from interp.graph import Graph
-from interp.hooks.values import Prompts
+from interp.hooks.prompts import Prompts
 from interp.interventions.sources import Recipe
 from interp.models.families import FAMILIES
 from interp.models.model import Model

@@ -25,7 +25,7 @@ from interp.circuits.known.planted import blocks
 from interp.circuits.known.registry import Known, register_known
 from interp.circuits.values import Circuit, edge_mask
 from interp.graph import Graph, Node, Slot
-from interp.hooks.values import Prompts
+from interp.hooks.prompts import Prompts
 from interp.interventions.sources import Recipe
 from interp.models.families import FAMILIES
 from interp.models.model import Model

@@ -11,8 +11,9 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from interp.hooks.addresses import Address
+from interp.hooks.prompts import Prompts
 from interp.hooks.sites import SITES, resolve_all
-from interp.hooks.values import Prompts, Run
+from interp.hooks.values import Run
 from interp.interventions.audit.definitions import Definitions
 from interp.interventions.audit.records import Recorder, difference, real, size
 from interp.models.model import Model

@@ -24,7 +24,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from interp.hooks.addresses import Address
-from interp.hooks.values import Prompts
+from interp.hooks.prompts import Prompts
 from interp.interventions.audit.mixtures import mixture
 from interp.models.grid import rotary_angles
 from interp.models.model import Model

@@ -27,7 +27,7 @@ import torch
 from torch import Tensor, nn
 
 from interp.hooks.addresses import Address
-from interp.hooks.values import Prompts
+from interp.hooks.prompts import Prompts
 from interp.interventions.audit import site_audit
 from interp.interventions.audit.bench import mask_of
 from interp.interventions.audit.definitions import Definitions

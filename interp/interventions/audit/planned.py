@@ -9,8 +9,8 @@ from __future__ import annotations
 import torch
 
 from interp.hooks.edits import scale
+from interp.hooks.prompts import Prompts
 from interp.hooks.sites import resolve_all
-from interp.hooks.values import Prompts
 from interp.interventions.audit.records import AuditRow, difference, size
 from interp.interventions.plan import DEFAULT, make_plan
 from interp.interventions.reading import Reader

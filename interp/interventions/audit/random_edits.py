@@ -15,8 +15,8 @@ from torch import Tensor
 from interp.hooks.addresses import Address
 from interp.hooks.context import EditContext
 from interp.hooks.edits import function
+from interp.hooks.geometry import Geometry
 from interp.hooks.sites import SITES
-from interp.hooks.values import Geometry
 from interp.interventions.audit.bench import Bench, by_address
 from interp.interventions.audit.records import difference, size
 from interp.interventions.audit.rules import follows

@@ -14,8 +14,9 @@ from torch import Tensor
 from interp.hooks.addresses import Address
 from interp.hooks.context import EditContext
 from interp.hooks.edits import function, patch, zero
+from interp.hooks.prompts import Prompts
 from interp.hooks.sites import SITES
-from interp.hooks.values import Prompts, Run
+from interp.hooks.values import Run
 from interp.interventions.audit.bench import Bench, mask_of
 from interp.interventions.audit.records import difference, size
 
