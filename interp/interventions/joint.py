@@ -6,7 +6,7 @@ for its keys and values, for its z and for what edits patch in only when the blo
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -18,6 +18,7 @@ from torch import Tensor
 from interp.hooks.addresses import Address
 from interp.hooks.context import Held
 from interp.interventions.entry import Entry
+from interp.interventions.packed_tap import AtPlaces
 from interp.interventions.pair import Pair
 from interp.interventions.reading import Reader
 from interp.interventions.segment import Segment
@@ -32,25 +33,17 @@ FIRST = -1
 """The pair's place among the first columns by which a pass orders its segments: before all of them."""
 
 
-class PairTap:
+class PairTap(AtPlaces):
     """Keeps the pair's rows of the sites that it wants, as a pass of edits comes by."""
 
     reads_only = True
 
     def __init__(self, pair: Pair) -> None:
         self.pair = pair
-        self._wanted = {(a.site, a.layer) for a in pair.wanted}
+        self.places: set[tuple[str, int | None]] = {(a.site, a.layer) for a in pair.wanted}
 
     def set_rows(self, items: Sequence[Item]) -> None:
         """Its rows are always the same."""
-
-    @property
-    def places(self) -> Iterable[tuple[str, int | None]]:
-        """The sites that have something to do."""
-        return self._wanted
-
-    def wants(self, site: str, layer: int | None) -> bool:
-        return (site, layer) in self._wanted
 
     def __call__(self, site: str, layer: int | None, x: Tensor) -> Tensor:
         self.edit(site, layer, x)
@@ -59,7 +52,7 @@ class PairTap:
     def edit(self, site: str, layer: int | None, x: Tensor) -> None:
         """Nothing is edited: the value is kept, apart from the pass's memory."""
         if self.wants(site, layer):
-            self._wanted.remove((site, layer))
+            self.places.remove((site, layer))
             self.pair.keep(str(Address(site, layer)), x.clone())
 
     def columns(self, narrow: bool) -> int:

@@ -6,7 +6,7 @@ RaggedTap   several such, their tokens one after the other: `[token, 1, …]`
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Sequence
 from operator import mul
 from typing import TYPE_CHECKING
 
@@ -26,7 +26,17 @@ OWN = frozenset(("resid_pre", "z"))
 """Sites whose tensor, of several interventions, is the pass's own memory: edits are made in place."""
 
 
-class PackedTap:
+class AtPlaces:
+    """A tap that knows beforehand where it has something to do."""
+
+    places: Collection[tuple[str, int | None]]
+    """The sites, each with its layer."""
+
+    def wants(self, site: str, layer: int | None) -> bool:
+        return (site, layer) in self.places
+
+
+class PackedTap(AtPlaces):
     """Applies each intervention's edits to its own rows of a packed tensor.
 
     A tensor may hold fewer interventions than `set_rows` named: the first ones, before others join them.
@@ -36,25 +46,17 @@ class PackedTap:
 
     def __init__(self, base: Base, held: Held, tail: Held | None) -> None:
         self.base, self.held, self.tail = base, held, tail
-        self._by_place: dict[tuple[str, int | None], list[tuple[int, Edit]]] = {}
+        self.places: dict[tuple[str, int | None], list[tuple[int, Edit]]] = {}
 
     def set_rows(self, items: Sequence[Item]) -> None:
         """Say which interventions the rows of the coming tensors belong to."""
-        self._by_place = {}
+        self.places = {}
         for slot, item in enumerate(items):
             for address, edit in item.edits:
-                self._by_place.setdefault((address.site, address.layer), []).append((slot, edit))
-
-    @property
-    def places(self) -> Iterable[tuple[str, int | None]]:
-        """The sites that have something to do."""
-        return self._by_place
-
-    def wants(self, site: str, layer: int | None) -> bool:
-        return (site, layer) in self._by_place
+                self.places.setdefault((address.site, address.layer), []).append((slot, edit))
 
     def __call__(self, site: str, layer: int | None, x: Tensor) -> Tensor:
-        todo = self._by_place.get((site, layer))
+        todo = self.places.get((site, layer))
         if not todo:
             return x
         count = len(x) // len(self.base.prompts)
@@ -70,7 +72,7 @@ class PackedTap:
     def edit(self, site: str, layer: int | None, x: Tensor) -> None:
         """Make the edits in the tensor itself."""
         rows, tokens = len(self.base.prompts), x.shape[0]
-        for slot, edit in self._by_place.get((site, layer), ()):
+        for slot, edit in self.places.get((site, layer), ()):
             if slot * rows < tokens:
                 edit.apply_to(x[slot * rows : (slot + 1) * rows], self.context(site, layer, edit))
 
@@ -96,18 +98,15 @@ def narrowed(site: str, layer: int | None, layers: int) -> bool:
     return layer == layers - 1 and site not in BEFORE_QUERIES
 
 
-class RaggedTap:
+class RaggedTap(AtPlaces):
     """Leads to the tap of each segment; `counts` says how many interventions each holds, now and once all joined."""
 
     def __init__(self, taps: Sequence[PackedTap | PairTap], rows: int, layers: int, *counts: Sequence[int]) -> None:
         self.taps, self.rows, self.layers, self.counts = taps, rows, layers, counts
-        self._places = {place for tap in taps for place in tap.places}
-
-    def wants(self, site: str, layer: int | None) -> bool:
-        return (site, layer) in self._places
+        self.places = {place for tap in taps for place in tap.places}
 
     def __call__(self, site: str, layer: int | None, x: Tensor) -> Tensor:
-        if (site, layer) not in self._places:
+        if (site, layer) not in self.places:
             return x
         columns = [tap.columns(narrowed(site, layer, self.layers)) for tap in self.taps]
         tokens, size = x.shape[0], [self.rows * c for c in columns]
