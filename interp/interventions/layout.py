@@ -37,11 +37,6 @@ class Layout:
         self.standing, self.prompts = list(standing), prompts
         self.alone = len(self.standing) == 1 if alone is None else alone
 
-    @property
-    def items(self) -> list[Item]:
-        """The interventions."""
-        return [i for _, items in self.standing for i in items]
-
     def set_rows(self) -> None:
         """Tell each segment's tap whose rows it will see."""
         for segment, items in self.standing:
@@ -75,12 +70,8 @@ class Layout:
         """The rows of each segment; views."""
         if self.alone:
             return {s.first: [x] for s, _ in self.standing}
-        rows, columns = [len(items) * self.prompts for _, items in self.standing], self.lengths(tail)
+        rows, columns = zip(*((len(items) * self.prompts, s.columns(tail)) for s, items in self.standing), strict=True)
         return {s.first: [part] for (s, _), part in zip(self.standing, parted(x, rows, columns), strict=True)}
-
-    def lengths(self, tail: bool = False) -> list[int]:
-        """How many columns the rows of each segment hold."""
-        return [s.columns(tail) for s, _ in self.standing]
 
 
 def cat(pieces: list[Tensor]) -> Tensor:

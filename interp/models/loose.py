@@ -25,7 +25,7 @@ from interp.models.activation import gives_fresh
 from interp.models.again import hooked
 from interp.models.parts import matrix
 
-PIECE = 1 << 19
+PIECE = 1 << 18
 """Numbers of an activation that go through all its steps at a time: with a temporary they stay in a core's cache."""
 _LINEAR, _CUBIC = torch.tensor(2 * (2 / torch.pi) ** 0.5), 2 * (2 / torch.pi) ** 0.5 * 0.044715
 
