@@ -48,6 +48,16 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     return made
 
 
+def seen_by_the_page(act: Callable[..., Any], page: Any) -> Callable[..., Any]:
+    """An action that returns when the page has had two frames to answer it: on a busy machine events come late."""
+
+    def acted(*args: Any, **kwargs: Any) -> None:
+        act(*args, **kwargs)
+        page.evaluate("() => new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))")
+
+    return acted
+
+
 @pytest.fixture
 def opened(browser: Any, pages: dict[str, Path]) -> Iterator[Callable[..., Any]]:
     """Opens a page by name; at the end no request may have been tried and nothing be on the console."""
@@ -67,6 +77,13 @@ def opened(browser: Any, pages: dict[str, Path]) -> Iterator[Callable[..., Any]]
         page.on("console", lambda m: said.append(f"{m.type}: {m.text}"))
         page.on("pageerror", lambda e: said.append(f"error: {e}"))
         page.goto(pages[name].as_uri())
+        for actor, names in (
+            (page, ("click", "fill", "hover")),
+            (page.keyboard, ("press",)),
+            (page.mouse, ("click", "move")),
+        ):
+            for act in names:
+                setattr(actor, act, seen_by_the_page(getattr(actor, act), page))
         return page
 
     yield open_page
