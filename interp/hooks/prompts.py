@@ -15,6 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from types import MappingProxyType
+from weakref import WeakKeyDictionary
 
 import torch
 from jaxtyping import Bool, Int
@@ -42,7 +43,9 @@ class Prompts:
     template: Int[Tensor, " batch"] | None = None
     suffix: Int[Tensor, " batch"] | None = None
     text: tuple[str, ...] | None = None
-    _alike: dict[object, bool] = field(default_factory=dict, init=False, repr=False)
+    _alike: WeakKeyDictionary[Prompts, dict[tuple[str, ...], bool]] = field(
+        default_factory=WeakKeyDictionary, init=False, repr=False
+    )
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "labels", MappingProxyType(dict(self.labels)))
@@ -179,11 +182,12 @@ class Prompts:
         """Whether other prompts' tokens stand in the same rows and columns, and these labels at the same tokens."""
         if other is self:
             return True
-        if (other, labels) not in self._alike:
-            self._alike[other, labels] = self._stands_like(other) and all(
+        known = self._alike.setdefault(other, {})
+        if labels not in known:
+            known[labels] = self._stands_like(other) and all(
                 name in other.labels and torch.equal(self.real_index(name), other.real_index(name)) for name in labels
             )
-        return self._alike[other, labels]
+        return known[labels]
 
     def _stands_like(self, other: Prompts) -> bool:
         same = self.tokens.shape == other.tokens.shape

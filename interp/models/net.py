@@ -92,9 +92,12 @@ class Net:
 
     def refuse_stray_hooks(self, root: nn.Module) -> None:
         """UserError where a module of `root` carries a hook that a run passes by, for it calls leaf modules only."""
-        called, waiting = {id(m) for m in self.called}, [root]
+        called, seen, waiting = {id(m) for m in self.called}, set(), [root]
         while waiting:
             module = waiting.pop()
+            if id(module) in seen:
+                continue
+            seen.add(id(module))
             waiting += [m for m in module._modules.values() if m is not None]
             forward, backward = (module._forward_hooks, module._forward_pre_hooks), module._backward_hooks
             if (any(forward) or backward or module._backward_pre_hooks) and id(module) not in called:

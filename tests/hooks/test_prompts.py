@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from gc import collect
+from weakref import ref
 
 import pytest
 import torch
@@ -114,6 +116,15 @@ def test_moving_to_where_they_are_keeps_what_is_known() -> None:
     apart = replace(given, labels={"A": torch.tensor([0, 1], device="meta")})  # a label elsewhere moves too
     assert apart.to("meta").labels["A"].device.type == "meta"
     assert apart.to("meta").tokens.device.type == "meta"
+
+
+def test_prompts_compared_are_not_kept_alive() -> None:
+    mine, other = Prompts.of([[1, 2, 3]]), Prompts.of([[4, 5, 6]])
+    assert mine.stands_like(other)
+    gone = ref(other)
+    del other
+    collect()
+    assert gone() is None
 
 
 def test_heads_must_share_kv_heads_evenly() -> None:
