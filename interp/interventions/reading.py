@@ -6,7 +6,7 @@ distribution gets the whole vocabulary at the answer positions; one that needs e
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -37,11 +37,17 @@ class Reader:
     task: Task
     metric: Metric
     side: Side
-    reference: LogitsView | None = None
+    reference: LogitsView | Callable[[], LogitsView | None] | None = None
+    """What the metric compares with, or what gives it once a run is read: it may be a side that goes along."""
 
     @property
     def prompts(self) -> Prompts:
         return self.task.prompts(self.side)
+
+    @property
+    def compared(self) -> LogitsView | None:
+        """The unedited run's view that the metric compares with, where it does."""
+        return self.reference() if callable(self.reference) else self.reference
 
     @property
     def reads(self) -> Reads:
@@ -86,17 +92,17 @@ class Reader:
 
     def values(self, x: Float[Tensor, "row kept d_model"]) -> Float[Tensor, " prompt"]:
         """The metric, one number per prompt."""
-        return self.metric.from_view(self.view(x), self.task, self.reference)
+        return self.metric.from_view(self.view(x), self.task, self.compared)
 
     def values_of(self, x: Float[Tensor, "item row kept d_model"]) -> Float[Tensor, "item prompt"]:
         """The metric of each of several runs."""
         if self.metric.many and self.reads == "answers":
-            return self.metric.from_view(self._of_answers(x), self.task, self.reference)
-        return torch.stack(list(self.metric.from_views(self.views(x), self.task, self.reference)))
+            return self.metric.from_view(self._of_answers(x), self.task, self.compared)
+        return torch.stack(list(self.metric.from_views(self.views(x), self.task, self.compared)))
 
     def of_logits(self, logits: Float[Tensor, "row pos d_vocab"]) -> Float[Tensor, " prompt"]:
         """The metric from a whole run's logits."""
-        return self.metric(logits, self.task, self.side, self.reference)
+        return self.metric(logits, self.task, self.side, self.compared)
 
     def _of_answers(self, x: Float[Tensor, "item row kept d_model"]) -> LogitsView:
         """The answers' logits of several runs, `[item, row, answer]`."""

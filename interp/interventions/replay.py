@@ -114,7 +114,7 @@ def baseline(plan: Plan) -> Float[Tensor, " prompt"]:
         else:
             with torch.no_grad():
                 view = plan.base.view(reader)
-                plan.notes["baseline"] = reader.metric.from_view(view, reader.task, reader.reference)
+                plan.notes["baseline"] = reader.metric.from_view(view, reader.task, reader.compared)
     value: Tensor = plan.notes["baseline"]
     return value
 

@@ -129,7 +129,7 @@ class Sides:
 
     def reader(self, side: Side) -> Reader:
         """Reads the metric of runs on one side."""
-        return Reader(self.net, self.task, self.metric, side, self.reference())
+        return Reader(self.net, self.task, self.metric, side, self.reference)
 
 
 def labelled(task: Task, by: str) -> Task:

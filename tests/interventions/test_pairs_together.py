@@ -7,9 +7,10 @@ import torch
 
 from interp.hooks.sites import resolve_all
 from interp.interventions import pair as pairs
+from interp.interventions import sweep
 from interp.interventions.base import base_run
 from interp.interventions.pair import Pair, runs_together
-from interp.interventions.patching import patch
+from interp.interventions.patching import PatchDirection, patch
 from interp.interventions.plan import Options
 from tests.interventions.pairs import random_task
 from tests.tiny import tiny
@@ -61,3 +62,23 @@ def test_windows_start_from_the_same_run() -> None:
         patch(model, task, "z", "head", window=2, options=options) for options in (Options(), Options(plain=True))
     )
     torch.testing.assert_close(replayed.values, plain.values, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("metric", ["logit_diff", "kl", "cross_entropy"])
+@pytest.mark.parametrize("direction", ["denoise", "noise"])
+def test_no_pass_of_their_own(metric: str, direction: PatchDirection, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Base run, donor and what a metric compares with are read in the pass of edits that they go along with."""
+    model = tiny("gpt2")
+    task = random_task(model, (8, 8))
+    plain = patch(model, task, "z", "head", metric, direction=direction, options=Options(plain=True))
+    monkeypatch.setattr(pairs, "run_blocks", None)
+    monkeypatch.setattr(sweep, "base_run", None)
+    replayed = patch(model, task, "z", "head", metric, direction=direction)
+    for got, want in (
+        (replayed.values, plain.values),
+        (replayed.clean, plain.clean),
+        (replayed.corrupt, plain.corrupt),
+    ):
+        torch.testing.assert_close(got, want, rtol=1e-5, atol=1e-5)
+    assert replayed.plan is not None
+    assert replayed.plan.explain()["why"].tolist() == ["both sides' own runs go along"]
