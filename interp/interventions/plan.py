@@ -109,13 +109,9 @@ class Plan:
     idle: tuple[Item, ...]
     plain: tuple[Item, ...]
     passes: tuple[Pass, ...]
+    carrier: Pass | None = None
+    """The pass that the pair of sides goes along with, where the base run is one of a pair that has not been run."""
     notes: dict[str, Any] = field(default_factory=dict)
-
-    @property
-    def carrier(self) -> Pass | None:
-        """The pass that the pair of sides goes along with, where the base run is one of a pair."""
-        pair = self.base.pair
-        return None if pair is None else next((one for one in self.passes if one.carries(pair)), None)
 
     @property
     def flops(self) -> int:
@@ -134,7 +130,6 @@ class Plan:
         if self.idle:
             rows.append({"how": "nothing to run", "interventions": len(self.idle), "flops": 0,
                          "why": "the edits give the base run's own values"})  # fmt: skip
-        carrier = self.carrier
         for one in self.passes:
             layers = [i.entry.layer for i in one.items if i.entry]
             sites = sorted({i.entry.site for i in one.items if i.entry})
@@ -144,7 +139,7 @@ class Plan:
                 "enter sites": ", ".join(sites), "first column": low if low == high else f"{low}–{high}",
                 "of columns": p.width, "logits": self.reader.reads if self.options.prefix else "all", "flops": cost,
                 "of plain": cost / (whole * len(one.items)),
-                "why": _why(one is carrier, high, self.options.prefix),
+                "why": _why(one is self.carrier, high, self.options.prefix),
             })  # fmt: skip
         for why in sorted({i.why for i in self.plain}):
             n = sum(i.why == why for i in self.plain)
@@ -229,9 +224,11 @@ def make_plan(
     maps = Maps()
     items = [_item(i, edits, base, reader, options, maps) for i, edits in enumerate(resolved)]
     passes = _passes([i for i in items if i.entry is not None], reader, options)
+    pair = base.pair if base.pair is not None and base.pair.waiting else None
+    carrier = None if pair is None else next((one for one in passes if one.carries(pair)), None)
     return Plan(
         model, many, reader, base, options,
-        tuple(i for i in items if i.idle), tuple(i for i in items if i.why), tuple(passes),
+        tuple(i for i in items if i.idle), tuple(i for i in items if i.why), tuple(passes), carrier,
     )  # fmt: skip
 
 

@@ -11,7 +11,7 @@ from interp.interventions import sweep
 from interp.interventions.base import base_run
 from interp.interventions.pair import Pair, runs_together
 from interp.interventions.patching import PatchDirection, patch
-from interp.interventions.plan import Options
+from interp.interventions.plan import Options, make_plan
 from tests.interventions.pairs import random_task
 from tests.tiny import tiny
 
@@ -52,6 +52,20 @@ def test_large_and_unlike_sides_run_apart(monkeypatch: pytest.MonkeyPatch) -> No
         torch.testing.assert_close(one.values, plain.values, rtol=1e-5, atol=1e-5)
         assert one.plan is not None
         assert {first for p in one.plan.passes for first in p.firsts} == {3}
+
+
+def test_a_plan_says_which_pass_carries_them() -> None:
+    """Of neurons the values are asked first, and scores are no tokens side by side: there the sides run alone."""
+    model = tiny("gpt2")
+    task = random_task(model, (8, 8))
+    for sites, by, along in (("z", "head", True), ("mlp_post", "neuron", False), ("scores", "head", False)):
+        plan = patch(model, task, sites, by).plan
+        assert plan is not None
+        assert (plan.carrier is not None) == along
+        assert plan.explain()["why"].str.contains("both sides' own runs go along").any() == along
+        assert plan.base.pair is not None
+        again = make_plan(model, plan.interventions, plan.reader, base=plan.base)
+        assert again.carrier is None, "they have been run"
 
 
 def test_windows_start_from_the_same_run() -> None:
