@@ -98,8 +98,9 @@ def _step(plan: Plan, one: Pass, layer: int) -> Step:
 def _ended(plan: Plan) -> int:
     """Tokens of the two sides that go along with a pass up to the last block's z only: the metric reads others."""
     pair, read, prompts = plan.base.pair, plan.reader.columns, plan.reader.prompts
-    early = plan.carrier is not None and pair is not None and pair.ends_early and read is not None
-    return 2 * len(prompts) * (prompts.width - read.shape[-1]) if early and read is not None else 0
+    if plan.carrier is None or pair is None or read is None or not pair.ends_early:
+        return 0
+    return 2 * len(prompts) * (prompts.width - read.shape[-1])
 
 
 def products(plan: Plan) -> Iterator[Product]:

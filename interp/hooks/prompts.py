@@ -12,9 +12,10 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from types import MappingProxyType
+from typing import TypeVar
 from weakref import WeakKeyDictionary
 
 import torch
@@ -22,6 +23,8 @@ from jaxtyping import Bool, Int
 from torch import Tensor
 
 from interp.registry import UserError, unknown
+
+Frozen = TypeVar("Frozen")
 
 
 @dataclass(frozen=True, eq=False)
@@ -153,13 +156,9 @@ class Prompts:
 
     def to(self, device: torch.device | str) -> Prompts:
         """The same prompts on another device; these themselves, with what is known of them, where they are there."""
-        names = ("tokens", "mask", "answer", "template", "suffix")
-        moved = {name: t.to(device) for name in names if (t := getattr(self, name)) is not None}
         labels = {k: v.to(device) for k, v in self.labels.items()}
-        here = all(t is getattr(self, name) for name, t in moved.items())
-        if here and all(t is self.labels[k] for k, t in labels.items()):
-            return self
-        return replace(self, labels=labels, **moved)  # type: ignore[arg-type]
+        here = all(t is self.labels[k] for k, t in labels.items())
+        return moved(self if here else replace(self, labels=labels), device)
 
     def real_index(self, place: int | str) -> Int[Tensor, " batch"]:
         """Real index of an integer position or a label, per row; −1 where the row has no such token.
@@ -213,6 +212,13 @@ class Prompts:
         for name in sorted(named):
             h.update(name.encode() + b"\0" + named[name].long().cpu().numpy().tobytes())
         return h.hexdigest()
+
+
+def moved(value: Frozen, device: torch.device | str) -> Frozen:
+    """A frozen value with all of its parts that can be moved on a device; the value itself where they are there."""
+    parts = {f.name: getattr(value, f.name) for f in fields(value)}  # type: ignore[arg-type]
+    there = {name: part.to(device) for name, part in parts.items() if hasattr(part, "to")}
+    return value if all(part is parts[name] for name, part in there.items()) else replace(value, **there)  # type: ignore[type-var]
 
 
 def _rows(given: object) -> list[list[int]]:

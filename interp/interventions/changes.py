@@ -15,7 +15,7 @@ from torch import Tensor
 from interp.hooks.addresses import Address
 from interp.hooks.context import EditContext
 from interp.hooks.edits import Edit
-from interp.hooks.selection import Place
+from interp.hooks.selection import Place, Selection
 from interp.hooks.sites import SITES
 from interp.hooks.values import Run
 from interp.interventions.base import Base
@@ -41,29 +41,33 @@ def first_change(address: Address, edit: Edit, base: Base, maps: Maps) -> int | 
         return 0
     site = SITES[address.site]
     donor = edit.donor if edit.kind == "patch" and not edit.detail else None
-    if donor is not None and site.token_axis == 1 and (pair := _said_by_tokens(edit, donor, base)) is not None:
+    if (
+        donor is not None
+        and site.token_axis == 1
+        and (pair := _said_by_tokens(edit.selection, donor, base)) is not None
+    ):
         key = (id(pair.differs(address)), (), edit.selection.pos)
         if key in maps.firsts:
             return maps.firsts[key]
     ctx = EditContext(site, address.layer, base.net.geometry, base.held, edit.selection, base.run)
     if donor is not None and ctx.token_axis == 1 and len(ctx.units) < 2 and ctx.straight(donor.prompts):
-        return _first_of_donor(ctx, edit, donor, base, maps)
+        return _first_of_donor(ctx, donor, base, maps)
     before = ctx.pick(base.at(address.site, address.layer))
     differs = edit.change(before, ctx).to(before.dtype) != before
     return _first(differs, ctx)
 
 
-def _said_by_tokens(edit: Edit, donor: Run, base: Base) -> Pair | None:
+def _said_by_tokens(selection: Selection, donor: Run, base: Base) -> Pair | None:
     """The pair that has not been run, of which the tokens say where its sides may differ, for all units of a site
     alike. But neurons are often 0 on both sides, so they are asked."""
     pair = base.pair
-    known = pair is not None and pair.waiting and pair.is_side(donor) and edit.selection.neuron is None
+    known = pair is not None and pair.waiting and pair.is_side(donor) and selection.neuron is None
     return pair if known else None
 
 
-def _first_of_donor(ctx: EditContext, edit: Edit, donor: Run, base: Base, maps: Maps) -> int | None:
+def _first_of_donor(ctx: EditContext, donor: Run, base: Base, maps: Maps) -> int | None:
     """First column where a donor's value is another than the base run's; a sweep asks this for hundreds of edits."""
-    differs = _donor_differs(ctx, edit, donor, base, maps)
+    differs = _donor_differs(ctx, donor, base, maps)
     index: tuple[int, ...] = ()
     if ctx.units and differs.ndim == 3:
         ((_, index),) = ctx.units
@@ -76,14 +80,12 @@ def _first_of_donor(ctx: EditContext, edit: Edit, donor: Run, base: Base, maps: 
     return maps.firsts[key]
 
 
-def _donor_differs(
-    ctx: EditContext, edit: Edit, donor: Run, base: Base, maps: Maps
-) -> np.ndarray[Any, np.dtype[np.bool_]]:
+def _donor_differs(ctx: EditContext, donor: Run, base: Base, maps: Maps) -> np.ndarray[Any, np.dtype[np.bool_]]:
     """Where a donor differs from the base run, `[batch, pos]` or, for edits of units, `[batch, pos, unit]`.
 
     Shared by all edits of a site: they differ in units and positions.
     """
-    known = _said_by_tokens(edit, donor, base)
+    known = _said_by_tokens(ctx.selection, donor, base)
     kept = 3 if ctx.units and known is None else 2
     key = (ctx.address, id(donor), kept)
     if key not in maps.differs:

@@ -63,7 +63,7 @@ def activated(
     kernel = IN_PLACE[type(act).__module__, type(act).__name__]
     flat, bias = x.reshape(-1, x.shape[-1]), linear.bias
     out = torch.mm(flat, matrix(linear))
-    count = _pieces(out)
+    count = max(1, out.numel() // PIECE) if out.device.type == "cpu" else 1
     pieces = out.chunk(count)
     gates = [None] * len(pieces) if times is None else times.reshape(out.shape).chunk(count)
     for piece, gate in zip(pieces, gates, strict=True):
@@ -73,11 +73,6 @@ def activated(
         if gate is not None:
             piece.mul_(gate)
     return out.view(*x.shape[:-1], -1)
-
-
-def _pieces(x: Tensor) -> int:
-    """Into how many pieces a tensor is cut that goes through several steps."""
-    return max(1, x.numel() // PIECE) if x.device.type == "cpu" else 1
 
 
 RMS = frozenset({

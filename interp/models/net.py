@@ -92,19 +92,18 @@ class Net:
 
     def refuse_stray_hooks(self, root: nn.Module) -> None:
         """UserError where a module of `root` carries a hook that a run passes by, for it calls leaf modules only."""
-        called, seen, waiting = {id(m) for m in self.called}, set(), [root]
-        while waiting:
-            module = waiting.pop()
-            if id(module) in seen:
-                continue
-            seen.add(id(module))
-            waiting += [m for m in module._modules.values() if m is not None]
-            forward, backward = (module._forward_hooks, module._forward_pre_hooks), module._backward_hooks
-            if (any(forward) or backward or module._backward_pre_hooks) and id(module) not in called:
-                name = next(name for name, m in root.named_modules() if m is module) or type(module).__name__
+        called = {id(m) for m in self.called}
+        for name, module in root.named_modules():
+            hooks = (
+                module._forward_hooks,
+                module._forward_pre_hooks,
+                module._backward_hooks,
+                module._backward_pre_hooks,
+            )
+            if any(hooks) and id(module) not in called:
                 raise UserError(
-                    f"module {name!r} carries a hook but is not called by a run: only leaf modules are. "
-                    "Put your function on a site (model.hooks), or use plain_module=True"
+                    f"module {name or type(module).__name__!r} carries a hook but is not called by a run: only leaf "
+                    "modules are. Put your function on a site (model.hooks), or use plain_module=True"
                 )
 
     @property

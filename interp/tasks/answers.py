@@ -15,7 +15,7 @@ import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
 
-from interp.hooks.prompts import Prompts
+from interp.hooks.prompts import Prompts, moved
 from interp.registry import UserError
 
 
@@ -86,8 +86,7 @@ class Answers:
 
     def to(self, device: torch.device | str) -> Answers:
         """The same answers on another device; these themselves where they are there."""
-        tokens, mask = self.tokens.to(device), self.mask.to(device)
-        return self if tokens is self.tokens and mask is self.mask else Answers(tokens, mask)
+        return moved(self, device)
 
     def lists(self) -> list[list[list[int]]]:
         """Back to nested lists without padding: `[prompt][answer]` = token ids."""

@@ -20,7 +20,7 @@ import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
 
-from interp.hooks.prompts import Prompts
+from interp.hooks.prompts import Prompts, moved
 from interp.registry import UserError
 from interp.tasks.answers import Answers, candidates, with_suffix
 
@@ -210,12 +210,7 @@ class Task:
 
     def to(self, device: torch.device | str) -> Task:
         """The same task on another device; this one itself, with all that is known of it, where it is there."""
-        names = (
-            "clean", "corrupt", "right", "wrong", "prompt_of_row", "right_of_row", "answer_of_row", "cluster",
-            "means_on",
-        )  # fmt: skip
-        moved = {name: part.to(device) for name in names if (part := getattr(self, name)) is not None}
-        return self if all(part is getattr(self, name) for name, part in moved.items()) else replace(self, **moved)
+        return moved(self, device)
 
     def hash(self) -> str:
         """sha256 of everything that changes a number (not the name, nor where it was read from)."""
