@@ -2,8 +2,8 @@
 
     scores = q·kᵀ · scale (+ bias, cap, mask)      pattern = softmax(scores)      z = pattern · v
 
-Scores and pattern are sites, so the tap sees them; where nobody looks and rounding may differ, one kernel does all
-three (`one_attention.py`). Rows of different lengths are mixed grid by grid.
+Scores and pattern are sites, so the tap sees them; where nobody looks and rounding may differ, they are not
+written down (`loose_attention.py`). Rows of different lengths are mixed grid by grid.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from interp.hooks.taps import NO_TAP, Tap
 from interp.hooks.values import NO_TENSORS
 from interp.models.grid import Grid
 from interp.models.loose import softmax
+from interp.models.loose_attention import fits_attention, lanes_short, loose_attention
 from interp.models.net import Net
-from interp.models.one_attention import fits_attention, lanes_short, one_attention
 from interp.models.ragged import Ragged, end_to_end
 
 KeyValue = tuple[Tensor, Tensor]
@@ -56,12 +56,12 @@ def values_read(
     given: Mapping[str, Tensor],
 ) -> Float[Tensor, "batch head query d_head"]:
     """Attention of a grid's queries over the held columns and those before them."""
-    one = net.loose and _unseen(layer, tap, given) and fits_attention(net, layer, q, grid)
-    more = lanes_short(grid.prompts.width, q.device) if one else 0
+    loose = net.loose and _unseen(layer, tap, given) and fits_attention(net, layer, q, grid)
+    more = lanes_short(grid.prompts.width, q.device) if loose else 0
     k, v = (with_prefix(b, o, more) for b, o in zip(prefix or (None, None), own, strict=True))
-    if one:
-        return one_attention(net, layer, q, k, v, grid)
-    k, v = (per_query_head(t, net.geometry.group) for t in (k, v))
+    if loose:
+        return loose_attention(net, layer, q, k, v, grid)
+    k, v = (per_query_head(t, net.geometry.group, net.family.keys_by_token) for t in (k, v))
     return torch.matmul(attend(net, layer, q, k, grid, tap, given), v)
 
 
@@ -80,15 +80,19 @@ def with_prefix(
     if before is None and not more:
         return own
     prompts = len(own) if before is None else len(before)
-    x = own.transpose(1, 2).unflatten(0, (-1, prompts))
-    parts = [] if before is None else [before.transpose(1, 2).expand(len(x), -1, -1, -1, -1)]
-    parts += [x] + ([x.new_zeros(()).expand(*x.shape[:2], more, *x.shape[3:])] if more else [])
-    return torch.cat(parts, 2).flatten(0, 1).transpose(1, 2)
+    x = own.unflatten(0, (-1, prompts))
+    parts = [] if before is None else [before.expand(len(x), -1, -1, -1, -1)]
+    parts += [x] + ([x.new_zeros(()).expand(*x.shape[:3], more, x.shape[4])] if more else [])
+    return torch.cat(parts, 3).flatten(0, 1)
 
 
-def per_query_head(x: Float[Tensor, "batch kv_head pos d"], group: int) -> Float[Tensor, "batch head pos d"]:
-    """Each kv head once for every query head that shares it."""
-    return x if group == 1 else x.repeat_interleave(group, 1)
+def per_query_head(
+    x: Float[Tensor, "batch kv_head pos d"], group: int, by_token: bool = False
+) -> Float[Tensor, "batch head pos d"]:
+    """Each kv head once for every query head that shares it; in memory head by head, or token by token."""
+    if group == 1:
+        return x
+    return x.transpose(1, 2).repeat_interleave(group, 2).transpose(1, 2) if by_token else x.repeat_interleave(group, 1)
 
 
 def attend(
@@ -133,13 +137,14 @@ def attend(
 def _products(
     net: Net, q: Tensor, k: Tensor, scale: float, bias: Float[Tensor, "rows head 1 key"] | None = None
 ) -> Float[Tensor, "batch head query key"]:
-    """q·k times the scale, plus the bias: one product with it, which half precision rounds once."""
+    """q·k times the scale, plus the bias: one product with both, which half precision rounds once."""
     if net.scores_fp32:
         q, k = (t.to(torch.promote_types(t.dtype, torch.float32)) for t in (q, k))
     k = k.transpose(2, 3)
-    if bias is not None:
-        wide = bias.expand(q.shape[0], -1, -1, -1).flatten(0, 1)
-        return torch.baddbmm(wide, q.flatten(0, 1), k.flatten(0, 1), alpha=scale).view(*q.shape[:3], -1)
+    if bias is not None or net.scale_in_product:
+        a, b = q.flatten(0, 1), k.flatten(0, 1)
+        wide = a.new_zeros(()) if bias is None else bias.expand(q.shape[0], -1, -1, -1).flatten(0, 1)
+        return torch.baddbmm(wide, a, b, beta=int(bias is not None), alpha=scale).view(*q.shape[:3], -1)
     if net.family.scale_queries:
         return torch.matmul(q * scale, k)
     return torch.matmul(q, k) / scale**-1 if net.family.scale_divides else torch.matmul(q, k) * scale

@@ -126,10 +126,15 @@ class Family:
     shared_gate: str | None = None
     scale: Callable[[Config, int, int], float] = field(default=lambda config, layer, d_head: d_head**-0.5)
     """Multiplier of q·k, by layer."""
+    scale_in_product: Callable[[Config], bool] = field(default=lambda config: False)
+    """The product itself is asked for the multiplier: CPUs differ in which factor they give it to."""
     scale_queries: bool = False
     """The multiplier is applied to the queries before the product."""
     scale_divides: bool = False
     """Products are divided by the multiplier's inverse."""
+    keys_by_token: bool = False
+    """Shared keys, repeated for their query heads, lie token by token and not head by head: some CPUs' matrix products
+    round another way for it."""
     scores_fp32: Callable[[Config], bool] = field(default=lambda config: False)
     """Scores and softmax in float32 whatever the model's dtype."""
     attn_cap: Callable[[Config], float | None] = field(default=lambda config: None)

@@ -93,7 +93,7 @@ def test_sizes_that_tell_nothing_are_refused() -> None:
 
 def wrong_groups(patch: pytest.MonkeyPatch) -> None:
     """Query head h reads kv head h % kv_heads instead of h // group."""
-    patch.setattr(interp.models.attention, "per_query_head", lambda x, group: x.repeat(1, group, 1, 1))
+    patch.setattr(interp.models.attention, "per_query_head", lambda x, group, *_: x.repeat(1, group, 1, 1))
 
 
 def scale_edits_ignored(patch: pytest.MonkeyPatch) -> None:

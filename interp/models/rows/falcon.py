@@ -63,6 +63,7 @@ register_family(
         act="mlp.act",
         softmax_fp32=False,
         scale_divides=True,
+        keys_by_token=True,
         geometry=lambda config: decoder(
             config, kv_heads=_kv_heads(config), d_mlp=config.ffn_hidden_size, rotary=True,
             parallel=config.new_decoder_architecture or config.parallel_attn, **split_width(config),

@@ -27,6 +27,7 @@ register_family(
         mlp_out="mlp.c_proj",
         softmax_fp32=False,
         scores_fp32=lambda config: config.reorder_and_upcast_attn,
+        scale_in_product=lambda config: config.reorder_and_upcast_attn,
         scale=lambda config, layer, d_head: (
             (d_head**-0.5 if config.scale_attn_weights else 1.0)
             / (layer + 1 if config.scale_attn_by_inverse_layer_idx else 1)
