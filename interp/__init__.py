@@ -40,6 +40,7 @@ _NAMES: dict[str, str] = {
     "register_metric": "interp.metrics",
     # analyses
     "patch": "interp.interventions.patching",
+    "UneditedRuns": "interp.interventions.unedited",
     "ablate": "interp.interventions.ablation",
     "direct_logit_attribution": "interp.attribution.direct",
     "watch": "interp.numerics.watch",

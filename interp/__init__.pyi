@@ -22,6 +22,7 @@ from interp.hooks.values import Means as Means
 from interp.hooks.values import Run as Run
 from interp.interventions.ablation import ablate as ablate
 from interp.interventions.patching import patch as patch
+from interp.interventions.unedited import UneditedRuns as UneditedRuns
 from interp.metrics import register_metric as register_metric
 from interp.models.families import register_family as register_family
 from interp.models.load import load_model as load_model
@@ -58,6 +59,7 @@ __all__ = [
     "Run",
     "ablate",
     "patch",
+    "UneditedRuns",
     "register_metric",
     "register_family",
     "load_model",

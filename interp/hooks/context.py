@@ -181,7 +181,7 @@ class EditContext:
         mine = self.prompts
         if self.straight(theirs):
             return self.held.take(donor, self.token_axis)
-        if not self._named or "key" in self.site.axes:
+        if not self.selection.labels or "key" in self.site.axes:
             _same_lengths(mine, theirs)
         source = self._donor_columns(theirs)
         aligned = Held(theirs, source, False).take(donor, self.token_axis)
@@ -193,11 +193,7 @@ class EditContext:
 
     def straight(self, theirs: Prompts) -> bool:
         """Whether other prompts' tokens stand in the same rows and columns, the selected labels at the same ones."""
-        return self.prompts.stands_like(theirs, self._named)
-
-    @property
-    def _named(self) -> tuple[str, ...]:
-        return tuple(p for p in self.selection.pos or () if isinstance(p, str))
+        return self.prompts.stands_like(theirs, self.selection.labels)
 
     def _donor_columns(self, theirs: Prompts) -> Int[Tensor, "batch pos"]:
         mine, columns = self.prompts, self.held.per_row

@@ -61,14 +61,20 @@ class Edit:
         for place in (*(self.selection.pos or ()), *(self.selection.key or ())):
             prompts.real_index(place)
         if self.donor is not None:
+            rows = self.detail.get("rows")
+            straight = rows is None and prompts.stands_like(self.donor.prompts, self.selection.labels)
             for address in found:
                 if str(address) not in self.donor.acts:
                     self.donor[str(address)]  # says what is there
-                ctx = EditContext(site, address.layer, geometry, held or Held.all(prompts), self.selection)
-                rows = self.detail.get("rows")
-                if rows is not None or not ctx.straight(self.donor.prompts):
+                if not straight:
+                    ctx = EditContext(site, address.layer, geometry, held or Held.all(prompts), self.selection)
                     ctx.own(self.donor, rows)
         return found
+
+    @property
+    def taken_from(self) -> Run | None:
+        """The run whose value at the same place the edit puts in, where that is all it does."""
+        return self.donor if self.kind == "patch" and not self.detail else None
 
     def apply(self, x: Tensor, ctx: EditContext) -> Tensor:
         """A new tensor with the edit made; `x` itself is not altered."""

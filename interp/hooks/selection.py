@@ -48,6 +48,11 @@ class Selection:
     pos: tuple[Place, ...] | None = None
     key: tuple[Place, ...] | None = None
 
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """The labels among the positions."""
+        return tuple(p for p in self.pos or () if isinstance(p, str))
+
     def units(self, site: Site, geometry: Geometry) -> list[tuple[int, tuple[int, ...]]]:
         """(axis index, indices) of each selected unit axis; UserError where one does not fit the site."""
         sizes = {"head": geometry.heads, "kv_head": geometry.kv_heads, "expert": geometry.experts,

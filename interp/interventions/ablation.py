@@ -22,6 +22,7 @@ from interp.hooks.values import Means, Run
 from interp.interventions.effects import Effects, Progress
 from interp.interventions.plan import DEFAULT, Options
 from interp.interventions.sweep import Sides, labelled, run_units
+from interp.interventions.unedited import UneditedRuns
 from interp.interventions.units import Unit, parse_by, units, with_positions
 from interp.metric_values import Metric
 from interp.models.model import Model
@@ -47,6 +48,7 @@ def ablate(
     labels: Sequence[str] | None = None,
     seed: int = 0,
     options: Options = DEFAULT,
+    runs: UneditedRuns | None = None,
     progress: Progress | None = None,
 ) -> Effects:
     """Ablate each part of the sites in the clean run.
@@ -57,6 +59,7 @@ def ablate(
         mean_by: `all`, `position`, `label`, `template`; `auto` takes template where the set has them, else
             position.
         match: with `resample`, a label whose token the donor must share.
+        runs: both sides' unedited runs, kept from sweep to sweep of this model and task.
 
     Returns effects in the metric's unit; negative means that the component helped.
 
@@ -68,7 +71,7 @@ def ablate(
     """
     if ablation not in KINDS:
         raise unknown("ablation", ablation, list(KINDS))
-    sides = Sides(model, labelled(task, by), metric)
+    sides = Sides(model, labelled(task if runs is None else runs.of(model, task), by), metric, runs)
     if ablation == "corrupt" and "label" not in parse_by(by):
         sides.task.require_aligned()
     found = units(model.geometry, sides.task.clean, sites, by, labels)
@@ -76,6 +79,8 @@ def ablate(
     known, donor = None, None
     if ablation == "corrupt":
         known, donor = sides.pair("clean", [[u.address] for u in found], options)
+    elif runs is not None:
+        known = sides.base("clean", (u.address for u in found), options)
     replace = Replacement(model, sides.task, ablation, addresses, over, mean_by, match, seed, donor)
     about = {
         "method": "ablate", "direction": "ablate", "ablation": replace.name, "granularity": by,

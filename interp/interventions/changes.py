@@ -1,6 +1,6 @@
 """What an edit changes of the base run: the first column where its new value is another, if there is one.
 
-Of a pair of sides that has not been run the tokens say where they may differ; else values are compared.
+Of a pair of sides the tokens say where they may differ; else values are compared.
 """
 
 from __future__ import annotations
@@ -19,18 +19,20 @@ from interp.hooks.selection import Place, Selection
 from interp.hooks.sites import SITES
 from interp.hooks.values import Run
 from interp.interventions.base import Base
-from interp.interventions.entry import FINAL
+from interp.interventions.entry import FINAL, Entry
 from interp.interventions.pair import Pair
 
 
 @dataclass(frozen=True, eq=False)
 class Maps:
-    """What is known of donors while a plan is made: many edits of a sweep ask the same."""
+    """What is known of edits while a plan is made: many of a sweep ask the same."""
 
     differs: dict[tuple[Address, int, int], np.ndarray[Any, np.dtype[np.bool_]]] = field(default_factory=dict)
     """Where they differ from the base run, by address, donor and axes kept."""
     firsts: dict[tuple[int, tuple[int, ...], tuple[Place, ...] | None], int | None] = field(default_factory=dict)
     """The first column where one of these differs, by units and positions."""
+    entries: dict[tuple[Address, ...], Entry] = field(default_factory=dict)
+    """Where passes enter, by what is edited together."""
 
 
 def first_change(address: Address, edit: Edit, base: Base, maps: Maps) -> int | None:
@@ -40,43 +42,47 @@ def first_change(address: Address, edit: Edit, base: Base, maps: Maps) -> int | 
     if address.site in FINAL and str(address) not in base.run.acts:
         return 0
     site = SITES[address.site]
-    donor = edit.donor if edit.kind == "patch" and not edit.detail else None
-    if (
-        donor is not None
-        and site.token_axis == 1
-        and (pair := _said_by_tokens(edit.selection, donor, base)) is not None
-    ):
-        key = (id(pair.differs(address)), (), edit.selection.pos)
-        if key in maps.firsts:
-            return maps.firsts[key]
     ctx = EditContext(site, address.layer, base.net.geometry, base.held, edit.selection, base.run)
-    if donor is not None and ctx.token_axis == 1 and len(ctx.units) < 2 and ctx.straight(donor.prompts):
-        return _first_of_donor(ctx, donor, base, maps)
+    donor = edit.taken_from
+    if donor is not None and ctx.token_axis == 1 and ctx.straight(donor.prompts):
+        pair = _said_by_tokens(edit.selection, donor, base)
+        if pair is not None:
+            return _first_of_units(pair.differs(address), (), ctx, maps)
+        if len(ctx.units) < 2:
+            return _first_of_donor(ctx, donor, base, maps)
     before = ctx.pick(base.at(address.site, address.layer))
     differs = edit.change(before, ctx).to(before.dtype) != before
     return _first(differs, ctx)
 
 
 def _said_by_tokens(selection: Selection, donor: Run, base: Base) -> Pair | None:
-    """The pair that has not been run, of which the tokens say where its sides may differ, for all units of a site
-    alike. But neurons are often 0 on both sides, so they are asked."""
+    """The pair of which the tokens say where its sides may differ, for all units of a site alike: it need not have been
+    run. But neurons are often 0 on both sides, so they are asked."""
     pair = base.pair
-    known = pair is not None and pair.waiting and pair.is_side(donor) and selection.neuron is None
+    known = pair is not None and pair.is_side(donor) and selection.neuron is None
     return pair if known else None
 
 
 def _first_of_donor(ctx: EditContext, donor: Run, base: Base, maps: Maps) -> int | None:
     """First column where a donor's value is another than the base run's; a sweep asks this for hundreds of edits."""
     differs = _donor_differs(ctx, donor, base, maps)
-    index: tuple[int, ...] = ()
-    if ctx.units and differs.ndim == 3:
-        ((_, index),) = ctx.units
+    return _first_of_units(differs, ctx.units[0][1] if differs.ndim == 3 else (), ctx, maps)
+
+
+def _first_of_units(
+    differs: np.ndarray[Any, np.dtype[np.bool_]], index: tuple[int, ...], ctx: EditContext, maps: Maps
+) -> int | None:
+    """First column that is written and where any of the units differ; `differs` is for all units alike without them."""
     key = (id(differs), index, ctx.selection.pos)
     if key not in maps.firsts:
         differs = np.any(differs[:, :, index], 2) if index else differs
-        where = ctx.written()
-        columns = (differs if where is None else differs & where.flatten(1).cpu().numpy()).any(0)
-        maps.firsts[key] = int(columns.argmax()) if columns.any() else None
+        at = ctx.one_column
+        where = None if at is not None else ctx.written()
+        if at is not None:
+            maps.firsts[key] = at if differs[:, at].any() else None
+        else:
+            columns = (differs if where is None else differs & where.flatten(1).cpu().numpy()).any(0)
+            maps.firsts[key] = int(columns.argmax()) if columns.any() else None
     return maps.firsts[key]
 
 
@@ -85,16 +91,12 @@ def _donor_differs(ctx: EditContext, donor: Run, base: Base, maps: Maps) -> np.n
 
     Shared by all edits of a site: they differ in units and positions.
     """
-    known = _said_by_tokens(ctx.selection, donor, base)
-    kept = 3 if ctx.units and known is None else 2
+    kept = 3 if ctx.units else 2
     key = (ctx.address, id(donor), kept)
     if key not in maps.differs:
-        if known is not None:
-            maps.differs[key] = known.differs(ctx.address)
-        else:
-            mine, theirs = (run[str(ctx.address)] for run in (base.run, donor))
-            differs = theirs.to(mine.dtype) != mine
-            maps.differs[key] = (differs if differs.ndim == kept else differs.flatten(kept).any(kept)).cpu().numpy()
+        mine, theirs = (run[str(ctx.address)] for run in (base.run, donor))
+        differs = theirs.to(mine.dtype) != mine
+        maps.differs[key] = (differs if differs.ndim == kept else differs.flatten(kept).any(kept)).cpu().numpy()
     return maps.differs[key]
 
 

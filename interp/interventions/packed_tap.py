@@ -10,6 +10,8 @@ from collections.abc import Collection, Sequence
 from operator import mul
 from typing import TYPE_CHECKING
 
+import torch
+from jaxtyping import Float
 from torch import Tensor
 
 from interp.hooks.context import EditContext, Held
@@ -71,10 +73,15 @@ class PackedTap(AtPlaces):
 
     def edit(self, site: str, layer: int | None, x: Tensor) -> None:
         """Make the edits in the tensor itself."""
-        rows, tokens = len(self.base.prompts), x.shape[0]
-        for slot, edit in self.places.get((site, layer), ()):
-            if slot * rows < tokens:
-                edit.apply_to(x[slot * rows : (slot + 1) * rows], self.context(site, layer, edit))
+        each = x.unflatten(0, (-1, len(self.base.prompts)))
+        todo = [
+            (slot, edit, self.context(site, layer, edit))
+            for slot, edit in self.places.get((site, layer), ())
+            if slot < len(each)
+        ]
+        if len(todo) < 2 or not taken_together(each, todo):
+            for slot, edit, ctx in todo:
+                edit.apply_to(each[slot], ctx)
 
     def context(self, site: str, layer: int | None, edit: Edit) -> EditContext:
         """What an edit may ask of the columns that the site's tensor holds."""
@@ -89,6 +96,41 @@ class PackedTap(AtPlaces):
     def columns(self, narrow: bool) -> int:
         """How many columns each row holds, and how many where only the metric's are left."""
         return (self.tail if narrow and self.tail is not None else self.held).columns.shape[-1]
+
+
+Due = tuple[int, Edit, EditContext]
+"""An intervention's place in the pass, its edit, and where that stands."""
+
+
+def taken_together(x: Float[Tensor, "item batch pos *rest"], todo: Sequence[Due]) -> bool:
+    """Write in one step what several interventions take from one run: each a unit, a column or both, or everything.
+
+    Where that does not hold of all of them it says so, and writes nothing.
+    """
+    _, edit, ctx = todo[0]
+    run, columns = edit.taken_from, [c.one_column for _, _, c in todo]
+    units = [[index for axis, index in c.units if axis == 2 and len(index) == 1] for _, _, c in todo]
+    if run is None or ctx.token_axis != 1 or ctx.held.rows is not None:
+        return False
+    for (_, other, c), at, own in zip(todo, columns, units, strict=True):
+        alike = len(own) == len(c.units) == len(units[0]) and (at is None) == (columns[0] is None)
+        if not alike or other.taken_from is not run or not c.straight(run.prompts):
+            return False
+        if at is None and c.written() is not None:
+            return False
+    donor = ctx.held.take(run[str(ctx.address)])
+    if donor.shape != x.shape[1:]:
+        return False
+    slots = torch.tensor([slot for slot, _, _ in todo], device=x.device)
+    where: list[Tensor | slice] = [slice(None), slice(None)]
+    if columns[0] is not None:
+        where[1] = torch.tensor(columns, device=x.device)
+    if units[0]:
+        where.append(torch.tensor([index for ((index,),) in units], device=x.device))
+    new = donor[tuple(where)].to(x.dtype)
+    moved = next((axis for axis, at in enumerate(where) if isinstance(at, Tensor)), None)
+    x[(slots, *where)] = new if moved is None else new.movedim(moved, 0)
+    return True
 
 
 def narrowed(site: str, layer: int | None, layers: int) -> bool:

@@ -80,6 +80,10 @@ class Pair:
         """Whether it has not been run yet."""
         return self._final is None and self._views is None
 
+    def covers(self, wanted: Iterable[Address], given: Iterable[Address]) -> bool:
+        """Whether it keeps these addresses of its own side, and these of the other."""
+        return set(wanted) <= set(self.wanted) and {str(a) for a in given} <= self.given
+
     def is_side(self, run: Run) -> bool:
         """Whether a run is one of these."""
         return isinstance(run.acts, _Acts) and run.acts.pair is self
@@ -119,8 +123,7 @@ class Pair:
 
     def view(self, side: int, reader: Reader) -> LogitsView:
         """What a metric reads of a side."""
-        known = self._reader
-        if self._views is not None and known is not None and (known.metric, known.task) == (reader.metric, reader.task):
+        if self._views is not None and self._reader is not None and self._reader.reads_alike(reader):
             return self._views[side]
         return reader.view_of_final(self.final(side))
 

@@ -20,6 +20,7 @@ from interp.interventions.base import Base
 from interp.interventions.effects import Effects, Progress, stacked
 from interp.interventions.plan import DEFAULT, Options
 from interp.interventions.sweep import Sides, labelled, run_units
+from interp.interventions.unedited import UneditedRuns
 from interp.interventions.units import Unit, parse_by, units
 from interp.metric_values import Metric
 from interp.models.model import Model
@@ -42,6 +43,7 @@ def patch(
     together: bool = False,
     seed: int = 0,
     options: Options = DEFAULT,
+    runs: UneditedRuns | None = None,
     progress: Progress | None = None,
 ) -> Effects:
     """Patch each part of the sites from the pair's other run.
@@ -54,6 +56,7 @@ def patch(
         window: layers patched jointly, starting at each; their joint effect stands beside the sum of the
             single ones (`algorithm` says which).
         together: patch all the sites of a layer in one intervention instead of one after the other.
+        runs: both sides' unedited runs, kept from sweep to sweep of this model and task.
 
     Returns effects in the metric's unit; positive raises the metric. Raises UserError, before any forward
     pass, for pairs of unequal length patched by anything but a label.
@@ -66,7 +69,7 @@ def patch(
     """
     if direction not in ("denoise", "noise"):
         raise unknown("direction", direction, ["denoise", "noise"])
-    sides = Sides(model, labelled(task, by), metric)
+    sides = Sides(model, labelled(task if runs is None else runs.of(model, task), by), metric, runs)
     if "label" not in parse_by(by):
         sides.task.require_aligned()
     base: Side = "corrupt" if direction == "denoise" else "clean"

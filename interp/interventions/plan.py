@@ -15,7 +15,7 @@ the same where that costs less than mixing the positions of each apart.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
 
@@ -79,6 +79,10 @@ class Item:
     @property
     def idle(self) -> bool:
         return self.entry is None and not self.why
+
+    def held_from(self, first: int) -> Item:
+        """The same with columns from another one on."""
+        return Item(self.index, self.edits, self.entry, first, self.why)
 
 
 @dataclass(frozen=True, eq=False)
@@ -265,7 +269,10 @@ def _item(
     if not changing:
         return Item(index, edits)
     first = min(changing) if options.prefix and base.net.geometry.causal else 0
-    return Item(index, edits, _entry(edits, base.net.geometry), _covering(first, reader))
+    sites = tuple(address for address, _ in edits)
+    if sites not in maps.entries:
+        maps.entries[sites] = _entry(sites, base.net.geometry)
+    return Item(index, edits, maps.entries[sites], _covering(first, reader))
 
 
 def _covering(first: int, reader: Reader) -> int:
@@ -294,14 +301,14 @@ def _reason_for_plain(edits: tuple[tuple[Address, Edit], ...], altered: str, opt
     return ""
 
 
-def _entry(edits: tuple[tuple[Address, Edit], ...], g: Geometry) -> Entry:
-    if any(a.site in ("embed", "pos_embed") for a, _ in edits):
+def _entry(edited: Sequence[Address], g: Geometry) -> Entry:
+    if any(a.site in ("embed", "pos_embed") for a in edited):
         return Entry(-1, (), "embed")
-    layers = [a.layer for a, _ in edits if a.layer is not None]
+    layers = [a.layer for a in edited if a.layer is not None]
     if not layers:
         return Entry(g.layers, (), "ln_final")
     lowest = min(layers)
-    return entry_of([a.site for a, _ in edits if a.layer == lowest], lowest, g)
+    return entry_of([a.site for a in edited if a.layer == lowest], lowest, g)
 
 
 def _passes(items: list[Item], reader: Reader, options: Options) -> list[Pass]:
@@ -311,8 +318,10 @@ def _passes(items: list[Item], reader: Reader, options: Options) -> list[Pass]:
     are no tokens side by side.
     """
     rows, width = len(reader.prompts), reader.prompts.width
-    apart = [i for i in items if mixes(i)]
-    beside = [i for i in items if not mixes(i)]
+    apart: list[Item] = []
+    beside: list[Item] = []
+    for item in items:
+        (apart if mixes(item) else beside).append(item)
     each = SEGMENT_OVERHEAD / block_flops(reader.net.geometry, 1, 1, width)
     groups = [[i for group in _merged(beside, reader, each) for i in group], *_merged(apart, reader, PASS_OVERHEAD)]
     passes, g = [], reader.net.geometry
@@ -321,7 +330,8 @@ def _passes(items: list[Item], reader: Reader, options: Options) -> list[Pass]:
         chunk: list[Item] = []
         tokens = 0
         # deepest entries last: a pass then holds few rows on the lower layers
-        for item in sorted(mine, key=lambda i: (i.entry, i.index)):  # type: ignore[arg-type,return-value]
+        ranks = {entry: rank for rank, entry in enumerate(sorted({i.entry for i in mine if i.entry}))}
+        for item in sorted(mine, key=lambda i: (ranks[i.entry], i.index)):  # type: ignore[index]
             own = rows * (width - item.first)
             if chunk and (len(chunk) == options.pack or (options.pack is None and tokens + own > most)):
                 passes.append(Pass(tuple(chunk)))
@@ -360,7 +370,7 @@ def _merged(items: list[Item], reader: Reader, overhead: float) -> list[list[Ite
                 merged[-1] = (first, theirs + mine)
                 continue
         merged.append((first, mine))
-    return [[i if i.first == first else replace(i, first=first) for i in mine] for first, mine in merged]
+    return [[i if i.first == first else i.held_from(first) for i in mine] for first, mine in merged]
 
 
 def _depths(items: list[Item], reader: Reader) -> list[int]:

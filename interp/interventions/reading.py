@@ -53,6 +53,11 @@ class Reader:
     def reads(self) -> Reads:
         return self.metric.reads_for(self.task)
 
+    def reads_alike(self, other: Reader) -> bool:
+        """Whether another reader, of the same prompts, has the same metric and answers."""
+        mine, theirs = self.task, other.task
+        return self.metric == other.metric and mine.right is theirs.right and mine.wrong is theirs.wrong
+
     @cached_property
     def columns(self) -> Int[Tensor, ...] | None:
         """Columns whose logits are read, `[kept]` where all rows agree, `[row, kept]`, or None for all."""

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
@@ -17,9 +18,9 @@ from interp.hooks.sites import resolve_all
 from interp.hooks.values import Run
 from interp.interventions.base import Base, base_run
 from interp.interventions.effects import Effects, Progress
-from interp.interventions.pair import Pair, runs_together
 from interp.interventions.plan import Options, Plan, make_plan, needed
 from interp.interventions.reading import Reader
+from interp.interventions.unedited import SideRuns
 from interp.interventions.units import Unit, carries, parse_by, with_positions
 from interp.metrics import LogitsView, Metric, get_metric
 from interp.models.model import Model
@@ -28,6 +29,8 @@ from interp.registry import UserError
 from interp.tasks.values import Side, Task
 
 MakeEdits = Callable[[Unit], Sequence[Edit]]
+_BY_POSITION: WeakKeyDictionary[Task, Task] = WeakKeyDictionary()
+"""Tasks with a label for every real position, made once for each."""
 
 
 def _expect(what: str, given: object, kind: type) -> None:
@@ -48,12 +51,13 @@ class Sides:
     True
     """
 
-    def __init__(self, model: Model, task: Task, metric: str | Metric) -> None:
+    def __init__(self, model: Model, task: Task, metric: str | Metric, runs: SideRuns | None = None) -> None:
         _expect("model", model, Model)
         _expect("task", task, Task)
         self.model, self.metric = model, get_metric(metric)
         self.metric.check(task)
         self.task = task.to(model.device)
+        self.runs = SideRuns(model) if runs is None else runs
         self._bases: dict[Side, Base] = {}
         self._views: dict[Side, LogitsView] = {}
         self._values: dict[Side, Tensor] = {}
@@ -74,20 +78,30 @@ class Sides:
     def pair(self, side: Side, places: Iterable[Sequence[Address]], options: Options) -> tuple[Base | None, Run]:
         """The base run of one side, for interventions at `places`, and the other side's run with the same captures.
 
-        Where replay may round (`options`) and the sides are small, they are a `Pair`, which runs both when it is
-        asked for one; else no base comes back, and the planner makes its own.
+        Small sides are a `Pair`, which runs both when it is asked for one. Where replay may not round (`options`) no
+        base comes back, and the planner makes its own.
         """
         other: Side = "corrupt" if side == "clean" else "clean"
-        mine, theirs = self.task.prompts(side), self.task.prompts(other)
         places = list(dict.fromkeys(map(tuple, places)))
-        replayed = options.prefix and not options.plain and not self.altered
-        if not replayed or not runs_together(mine, theirs):
-            return None, self.run(other, dict.fromkeys(str(a) for one in places for a in one))
-        wanted = needed(places, self.model.geometry, options)
-        edited = dict.fromkeys(a for one in places for a in one)
-        base, donor = Pair(self.model, mine, theirs, wanted, edited, self.net).sides()
+        edited = list(dict.fromkeys(a for one in places for a in one))
+        if not self._replays(options):
+            return None, self.run(other, map(str, edited))
+        mine, theirs = self.task.prompts(side), self.task.prompts(other)
+        base, donor = self.runs.pair(side, mine, theirs, needed(places, self.model.geometry, options), edited)
         self._bases = {side: base, other: donor}
         return base, donor.run
+
+    def base(self, side: Side, addresses: Iterable[Address], options: Options) -> Base | None:
+        """The base run of one side, for interventions at one of the addresses each; None where `options` say so."""
+        if not self._replays(options):
+            return None
+        wanted = needed([[a] for a in addresses], self.model.geometry, options)
+        self._bases[side] = self.runs.base(side, self.task.prompts(side), wanted)
+        return self._bases[side]
+
+    def _replays(self, options: Options) -> bool:
+        """Whether interventions start from runs that may round another way than plain ones."""
+        return options.prefix and not options.plain and not self.altered
 
     def _read(self, side: Side) -> None:
         base = self._bases[side]
@@ -99,10 +113,10 @@ class Sides:
         """Why only whole passes are right (`Model.altered`); empty where replay is."""
         return self.model.altered(self.net)
 
-    @cached_property
+    @property
     def net(self) -> Net:
         """The model's parts, found once."""
-        return self.model.net
+        return self.runs.net
 
     def view(self, side: Side) -> LogitsView:
         """What the metric reads of the unedited run of one side."""
@@ -137,7 +151,9 @@ def labelled(task: Task, by: str) -> Task:
     _expect("task", task, Task)
     if "position" not in parse_by(by):
         return task
-    return replace(task, clean=with_positions(task.clean), corrupt=with_positions(task.corrupt))
+    if task not in _BY_POSITION:
+        _BY_POSITION[task] = replace(task, clean=with_positions(task.clean), corrupt=with_positions(task.corrupt))
+    return _BY_POSITION[task]
 
 
 def run_units(
