@@ -42,13 +42,13 @@ def run(config: Benchmark, context: Context) -> Table:
 
     from experiments.benchmark.attribution_rows import attribution_rows, lens_row
     from experiments.benchmark.edge_rows import acdc_row, exact_edges_row
-    from experiments.benchmark.patching_rows import nnsight_row, patching_row
+    from experiments.benchmark.patching_rows import nnsight_row, patching_rows
     from interp.results.frames import typed
     from interp.results.schemas import TIMING
 
     threads, rounds = torch.get_num_threads(), config.rounds
     cases: list[Callable[[], list[dict[str, Any]]]] = [
-        lambda s=shape, f=first, k=kind: [patching_row(s, f, k, rounds, threads, config.memory)]  # type: ignore[misc]
+        lambda s=shape, f=first, k=kind: patching_rows(s, f, k, rounds, threads, config.memory)  # type: ignore[misc]
         for shape in config.shapes for first in config.firsts for kind in config.sweeps
     ]  # fmt: skip
     if config.peers and "gpt2-small" in config.shapes:
@@ -65,4 +65,4 @@ def run(config: Benchmark, context: Context) -> Table:
 
 
 SMOKE = {"shapes": ("tiny",), "rounds": 1, "edges": False, "attribution": False, "peers": False, "memory": False}
-EXPERIMENT = Experiment("benchmark", 4, Benchmark, run, {"smoke": SMOKE})
+EXPERIMENT = Experiment("benchmark", 5, Benchmark, run, {"smoke": SMOKE})

@@ -74,8 +74,10 @@ def _step(plan: Plan, one: Pass, layer: int) -> Step:
     prompts, read, count = plan.reader.prompts, plan.reader.columns, len(plan.reader.prompts)
     narrow = layer == plan.model.geometry.layers - 1 and read is not None
     tokens, joined, rows = 0, 0, Counter[int]()
-    if one is plan.carrier:  # the two sides, at every column
-        tokens, rows[prompts.width] = 2 * count * prompts.width, 2 * count
+    if one is plan.carrier:  # the base run, at every column, and the donor, at those where it may be another
+        tokens = count * (prompts.width + _donated(plan))
+        rows.update({prompts.width: count})
+        rows.update({_donated(plan): count})
     for item in one.items:
         entry, columns = item.entry, prompts.width - item.first
         kept = min(columns, read.shape[-1]) if narrow and read is not None else columns
@@ -100,7 +102,15 @@ def _ended(plan: Plan) -> int:
     pair, read, prompts = plan.base.pair, plan.reader.columns, plan.reader.prompts
     if plan.carrier is None or pair is None or read is None or not pair.ends_early:
         return 0
-    return 2 * len(prompts) * (prompts.width - read.shape[-1])
+    return len(prompts) * (prompts.width + _donated(plan) - 2 * read.shape[-1])
+
+
+def _donated(plan: Plan) -> int:
+    """Columns at which the donor is run, where it goes along with a pass."""
+    from interp.interventions.joint import donor_start
+
+    pair = plan.base.pair
+    return plan.reader.prompts.width - (0 if pair is None else donor_start(pair, plan.reader))
 
 
 def products(plan: Plan) -> Iterator[Product]:
@@ -143,7 +153,9 @@ def _weights(plan: Plan, layer: int) -> dict[Kind, list[Tensor]]:
 def whole_flops(plan: Plan) -> int:
     """Floating-point operations of the plan with its base and donor runs, each read at the metric's logits only."""
     g, prompts = plan.model.geometry, plan.reader.prompts
-    tokens = len(prompts) * prompts.width
+    columns = (prompts.width, prompts.width if plan.carrier is None else _donated(plan))
     answers = plan.reader.task.right.tokens.shape[1] + plan.reader.task.wrong.tokens.shape[1]
-    side = g.layers * block_flops(g, tokens, tokens, prompts.width) + reading_flops(g, len(prompts), 1, answers)
-    return plan.flops + 2 * side - _ended(plan) * (out_projection(g) + mlp_in(g) + mlp_out(g))
+    tokens = [len(prompts) * n for n in columns]
+    sides = sum(g.layers * block_flops(g, n, n, prompts.width) for n in tokens)
+    sides += 2 * reading_flops(g, len(prompts), 1, answers)
+    return plan.flops + sides - _ended(plan) * (out_projection(g) + mlp_in(g) + mlp_out(g))

@@ -35,9 +35,11 @@ def timed(work: Callable[[], Any]) -> tuple[float, Any]:
             return taken / calls, out
 
 
-def patching_row(shape: str, first: int, kind: str, rounds: int, threads: int, memory: bool) -> dict[str, Any]:
-    """One sweep of one shape against TransformerLens' loop: medians of alternating rounds."""
+def patching_rows(shape: str, first: int, kind: str, rounds: int, threads: int, memory: bool) -> list[dict[str, Any]]:
+    """One sweep of one shape against TransformerLens' loop, medians of alternating rounds: with our unedited runs in
+    it, and starting from kept ones, as theirs starts from a kept run of the clean prompts."""
     from interp.interventions.cost import plain_flops
+    from interp.interventions.unedited import UneditedRuns
 
     case = make_case(shape, first)
     theirs = LensSide(case)
@@ -49,14 +51,19 @@ def patching_row(shape: str, first: int, kind: str, rounds: int, threads: int, m
     assert plan is not None
     floor = floor_of(plan)
     theirs.unedited(kind)
-    pairs, floors, unedited, worst = [], [], [], 0.0
+    runs = UneditedRuns(case.model, case.task)
+    sweep(case, kind, runs)
+    pairs, kept, floors, unedited, worst, apart = [], [], [], [], 0.0, 0.0
     for _ in range(rounds):
         floors.append(timed(floor)[0])
         unedited.append(timed(lambda: theirs.unedited(kind))[0])
         mine, effects = timed(lambda: sweep(case, kind))
+        fewer, started = timed(lambda: sweep(case, kind, runs))
         other, values = timed(lambda: theirs.sweep(kind, some))
         pairs.append((mine, other * len(every) / len(some)))
+        kept.append((fewer, pairs[-1][1]))
         worst = max(worst, difference(effects, every, some, values))
+        apart = max(apart, difference(started, every, some, values))
     g, prompts = case.model.geometry, plan.reader.prompts
     flops = whole_flops(plan)
     rate = flops / median(floors)
@@ -79,7 +86,10 @@ def patching_row(shape: str, first: int, kind: str, rounds: int, threads: int, m
         used = {work: peak_memory(shape, first, kind, work, threads) for work in ("plain", "ours")}
         row["peak_memory"] = float(used["ours"])
         row["reason"] += f"; peak over the plain run's {(used['ours'] - used['plain']) / 1e6:.0f} MB"
-    return row
+    return [row, timing(kept, case, kind, threads) | {
+        "method": "interp.patch", "algorithm": "replay from kept unedited runs against transformer_lens.patching",
+        "difference": apart, "reason": "both start from kept runs: theirs from the clean one, ours from both sides'",
+    }]  # fmt: skip
 
 
 def nnsight_row(shape: str, first: int, rounds: int, threads: int) -> dict[str, Any]:

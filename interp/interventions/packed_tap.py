@@ -10,7 +10,6 @@ from collections.abc import Collection, Sequence
 from operator import mul
 from typing import TYPE_CHECKING
 
-import torch
 from jaxtyping import Float
 from torch import Tensor
 
@@ -21,7 +20,7 @@ from interp.interventions.base import Base
 from interp.interventions.entry import BEFORE_QUERIES
 
 if TYPE_CHECKING:
-    from interp.interventions.joint import PairTap
+    from interp.interventions.joint import SideTap
     from interp.interventions.plan import Item
 
 OWN = frozenset(("resid_pre", "z"))
@@ -74,14 +73,12 @@ class PackedTap(AtPlaces):
     def edit(self, site: str, layer: int | None, x: Tensor) -> None:
         """Make the edits in the tensor itself."""
         each = x.unflatten(0, (-1, len(self.base.prompts)))
-        todo = [
-            (slot, edit, self.context(site, layer, edit))
-            for slot, edit in self.places.get((site, layer), ())
-            if slot < len(each)
-        ]
-        if len(todo) < 2 or not taken_together(each, todo):
-            for slot, edit, ctx in todo:
-                edit.apply_to(each[slot], ctx)
+        donors: dict[int, Tensor] = {}
+        for slot, edit in self.places.get((site, layer), ()):
+            if slot < len(each):
+                ctx = self.context(site, layer, edit)
+                if not taken(each[slot], edit, ctx, donors):
+                    edit.apply_to(each[slot], ctx)
 
     def context(self, site: str, layer: int | None, edit: Edit) -> EditContext:
         """What an edit may ask of the columns that the site's tensor holds."""
@@ -98,38 +95,27 @@ class PackedTap(AtPlaces):
         return (self.tail if narrow and self.tail is not None else self.held).columns.shape[-1]
 
 
-Due = tuple[int, Edit, EditContext]
-"""An intervention's place in the pass, its edit, and where that stands."""
+def taken(x: Float[Tensor, "batch pos *rest"], edit: Edit, ctx: EditContext, donors: dict[int, Tensor]) -> bool:
+    """Copy what an edit takes from another run: of one unit or all, at one column or all. `donors` are such runs'
+    values at this site, looked up once for many edits.
 
-
-def taken_together(x: Float[Tensor, "item batch pos *rest"], todo: Sequence[Due]) -> bool:
-    """Write in one step what several interventions take from one run: each a unit, a column or both, or everything.
-
-    Where that does not hold of all of them it says so, and writes nothing.
+    Where the edit is not as simple as that it says so, and writes nothing.
     """
-    _, edit, ctx = todo[0]
-    run, columns = edit.taken_from, [c.one_column for _, _, c in todo]
-    units = [[index for axis, index in c.units if axis == 2 and len(index) == 1] for _, _, c in todo]
-    if run is None or ctx.token_axis != 1 or ctx.held.rows is not None:
+    run, units, at = edit.taken_from, ctx.units, ctx.one_column
+    if run is None or ctx.token_axis != 1 or ctx.held.rows is not None or not ctx.straight(run.prompts):
         return False
-    for (_, other, c), at, own in zip(todo, columns, units, strict=True):
-        alike = len(own) == len(c.units) == len(units[0]) and (at is None) == (columns[0] is None)
-        if not alike or other.taken_from is not run or not c.straight(run.prompts):
-            return False
-        if at is None and c.written() is not None:
-            return False
-    donor = ctx.held.take(run[str(ctx.address)])
-    if donor.shape != x.shape[1:]:
+    if len(units) > 1 or any(len(index) > 1 for _, index in units) or (at is None and ctx.written() is not None):
         return False
-    slots = torch.tensor([slot for slot, _, _ in todo], device=x.device)
-    where: list[Tensor | slice] = [slice(None), slice(None)]
-    if columns[0] is not None:
-        where[1] = torch.tensor(columns, device=x.device)
-    if units[0]:
-        where.append(torch.tensor([index for ((index,),) in units], device=x.device))
-    new = donor[tuple(where)].to(x.dtype)
-    moved = next((axis for axis, at in enumerate(where) if isinstance(at, Tensor)), None)
-    x[(slots, *where)] = new if moved is None else new.movedim(moved, 0)
+    if id(run) not in donors:
+        donors[id(run)] = ctx.held.take(run[str(ctx.address)])
+    donor = donors[id(run)]
+    if donor.shape != x.shape:
+        return False
+    for axis, (index,) in units:
+        x, donor = x.select(axis, index), donor.select(axis, index)
+    if at is not None:
+        x, donor = x.select(1, at), donor.select(1, at)
+    x.copy_(donor)
     return True
 
 
@@ -143,7 +129,7 @@ def narrowed(site: str, layer: int | None, layers: int) -> bool:
 class RaggedTap(AtPlaces):
     """Leads to the tap of each segment; `counts` says how many interventions each holds, now and once all joined."""
 
-    def __init__(self, taps: Sequence[PackedTap | PairTap], rows: int, layers: int, *counts: Sequence[int]) -> None:
+    def __init__(self, taps: Sequence[PackedTap | SideTap], rows: int, layers: int, *counts: Sequence[int]) -> None:
         self.taps, self.rows, self.layers, self.counts = taps, rows, layers, counts
         self.places = {place for tap in taps for place in tap.places}
 

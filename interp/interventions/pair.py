@@ -7,7 +7,7 @@ that (which columns an edit changes) the tokens answer.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 
@@ -57,6 +57,10 @@ class Pair:
         both = Prompts(tokens, mask, answer)  # the rows of each side have been checked
         self.net, self.mine, self.theirs, self.both = replace(net, loose=True), mine, theirs, model.prompts(both)
         self.wanted = list(capture)
+        keys = [Address(site, layer) for layer in range(net.geometry.layers) for site in ("k_rot", "v")]
+        self._keeps_keys = net.geometry.causal and self.may_go_along and min(self._counts) > 0
+        if self._keeps_keys:  # what a donor's later columns read
+            self.wanted = list(dict.fromkeys([*self.wanted, *keys]))
         self.given = frozenset(str(a) for a in given)
         self._acts: tuple[dict[str, Tensor], dict[str, Tensor]] = ({}, {})
         self._final: Tensor | None = None
@@ -127,12 +131,13 @@ class Pair:
             return self._views[side]
         return reader.view_of_final(self.final(side))
 
-    def keep(self, name: str, value: Tensor) -> None:
-        """Take what both sides have at an address, one after the other."""
-        rows = len(self.mine)
-        self._acts[0][name] = value[:rows]
-        if name in self.given:
-            self._acts[1][name] = self._as_in_mine(value[rows:], value[:rows], name)
+    def keep(self, name: str, value: Tensor, sides: Sequence[int] = (0, 1), start: int = 0) -> None:
+        """Take what sides have at an address, one after the other, from column `start` on: the donor's is completed."""
+        for side, own in zip(sides, value.split(len(self.mine)), strict=True):
+            if side == 0:
+                self._acts[0][name] = own
+            elif name in self.given:
+                self._acts[1][name] = self._as_in_mine(own, self._acts[0][name], name, start)
 
     def finish(self, views: tuple[LogitsView, LogitsView], reader: Reader) -> None:
         """Take what a metric reads of both, as they went along with a pass: by then all is known."""
@@ -161,16 +166,26 @@ class Pair:
         return ~self._shared.cpu().numpy()
 
     @cached_property
-    def _first(self) -> int | None:
-        """How many columns all pairs share, where it is the same for each."""
-        counts = self._shared.sum(1)
-        return int(counts[0]) if bool((counts == counts[0]).all()) else None
+    def _counts(self) -> list[int]:
+        """How many columns each pair shares."""
+        counts: list[int] = self._shared.sum(1).tolist()
+        return counts
 
-    def _as_in_mine(self, own: Tensor, other: Tensor, name: str) -> Tensor:
-        """A donor's value with the base run's at the columns that they share."""
+    @property
+    def common(self) -> int:
+        """How many columns all pairs share whose keys and values are kept of the base run."""
+        return min(self._counts) if self._keeps_keys else 0
+
+    def _as_in_mine(self, own: Tensor, other: Tensor, name: str, start: int = 0) -> Tensor:
+        """A donor's value, from column `start` on, with the base run's at the columns that they share."""
         axis = SITES[Address.parse(name).site].token_axis
-        if self._first is not None and own.is_contiguous():
-            own.narrow(axis, 0, self._first).copy_(other.narrow(axis, 0, self._first))
+        if start:
+            own = torch.cat([other.narrow(axis, 0, start), own], axis)
+        if set(self._counts) == {start}:
+            return own
+        if len(set(self._counts)) == 1 and own.is_contiguous():
+            shared = self._counts[0]
+            own.narrow(axis, 0, shared).copy_(other.narrow(axis, 0, shared))
             return own
         shape = [own.shape[0], *(1,) * (own.ndim - 1)]
         shape[axis] = own.shape[axis]

@@ -23,7 +23,7 @@ from interp.hooks.context import Held
 from interp.hooks.sites import SITES
 from interp.hooks.values import NO_TENSORS
 from interp.interventions.entry import BEFORE_QUERIES, Entry
-from interp.interventions.joint import FIRST, PairSegment
+from interp.interventions.joint import SideSegment, finish, side_segments
 from interp.interventions.layout import Layout, Lying, Rows, cat, join
 from interp.interventions.plan import Item, Pass, Plan
 from interp.interventions.segment import Segment
@@ -135,10 +135,6 @@ def verify(plan: Plan, values: Float[Tensor, "intervention prompt"], base_value:
             )
 
 
-SIDES = tuple(Item(-1, (), Entry(-1, (), "embed"), FIRST) for _ in range(2))
-"""The two sides of a pair, as rows of a pass that edit nothing."""
-
-
 Values = tuple[list[Item], Float[Tensor, "item prompt"]]
 """Interventions and the metric of each."""
 
@@ -156,11 +152,13 @@ class PassRun:
         }
         self.lying: Lying | None = None
         pair = self.base.pair
-        self.sides: PairSegment | None = None
+        self.sides: list[SideSegment] = []
         """The sides of a pair, where they go along."""
         if pair is not None and pair.waiting and one.carries(pair):
-            self.sides = self.segments[FIRST] = PairSegment(pair, self.reader)
-            self.items = SIDES + self.items
+            self.sides = side_segments(pair, self.reader)
+            self.segments |= {s.first: s for s in self.sides}
+            rows = [Item(-1, (), Entry(-1, (), "embed"), s.first) for s in self.sides for _ in s.sides]
+            self.items = (*rows, *self.items)
 
     def values(self) -> Values:
         """The metric of every intervention of the pass, in an order of their own."""
@@ -169,8 +167,8 @@ class PassRun:
         lowest = min(i.entry.layer for i in self.items if i.entry)
         for layer in range(lowest, self.layers + 1):
             inside, groups = 0 <= layer < self.layers, self._groups(layer)
-            if self.sides is not None and inside:  # who enters here starts from it
-                self.sides.tap("resid_pre", layer, cat(resid[FIRST]))
+            for side in self.sides if inside else ():  # who enters here starts from it
+                side.tap("resid_pre", layer, cat(resid[side.first]))
             for entry, group in groups:
                 if inside and not entry.given:  # they run the whole block, so together with the rows already in
                     join(resid, {s.first: [s.before_block(entry, i)] for s, i in self._layout(group).standing})
@@ -224,7 +222,8 @@ class PassRun:
         """One block: for the rows in it, and those that join them at z."""
         every = self._layout([*order, *joining])
         here, last = self._layout(order, every.alone), layer == self.layers - 1
-        ending = self.sides if last and order[0] in SIDES and self.sides and self.sides.ends_early else None
+        along = last and order[0] is self.items[0]
+        ending = [s for s in self.sides if s.ends_early] if along else []
         beside = self._beside(layer, here, every, joining, ending) if joining or ending else None
         every.set_rows()
         tail = last and any(s.tail is not None for s, _ in every.standing)
@@ -239,7 +238,7 @@ class PassRun:
         return after
 
     def _beside(
-        self, layer: int, here: Layout, every: Layout, joining: Sequence[Item], ending: PairSegment | None
+        self, layer: int, here: Layout, every: Layout, joining: Sequence[Item], ending: Sequence[SideSegment]
     ) -> Beside:
         """Puts the rows of interventions that join at z after those of their segment. Of the sides that go along, and
         are `ending`, only the metric's columns go on."""
@@ -251,27 +250,26 @@ class PassRun:
             both = []
             for which, x in enumerate((resid, z)):
                 rows = here.parted(x, tail)
-                if ending is not None:
-                    rows[FIRST] = [ending.narrowed(rows[FIRST][0])]
+                rows |= {s.first: [s.narrowed(rows[s.first][0])] for s in ending}
                 join(rows, {first: [pair[which]] for first, pair in joined})
                 both.append(every.flat(rows))
-            if ending is not None:
-                ending.narrow = True
+            for segment in ending:
+                segment.narrow = True
             return both[0], both[1]
 
         return put
 
     def _read(self, resid: Rows, order: Sequence[Item]) -> Values:
         layout = self._layout(order)
-        if self.sides is not None:
-            resid[FIRST] = [self.sides.narrowed(cat(resid[FIRST]))]
-            self.sides.narrow = True
+        for side in self.sides:
+            resid[side.first] = [side.narrowed(cat(resid[side.first]))]
+            side.narrow = True
         layout.set_rows()
         every = final_norm(self.net, layout.flat(resid), layout.tap(layout, self.layers))
         parts, standing = layout.parted(every, True), layout.standing
-        if self.sides is not None:
-            self.sides.finish(parts[FIRST][0])
-            standing = standing[1:]
+        if self.sides:
+            finish(self.sides, [parts[side.first][0] for side in self.sides])
+            standing = standing[len(self.sides) :]
         x = cat([self._kept(segment, items, parts[segment.first][0]) for segment, items in standing])
         values = self._values(x).split([len(items) for _, items in standing])
         each = [self._or_base(value, s.first) for (s, _), value in zip(standing, values, strict=True)]

@@ -85,7 +85,8 @@ class UneditedRuns(SideRuns):
     >>> task = interp.load_task("ioi", model, n=8)
     >>> runs = interp.UneditedRuns(model, task)
     >>> heads = interp.patch(model, task, "z", "head", runs=runs)
-    >>> probabilities = interp.patch(model, task, "z", "head", "prob_diff", runs=runs)
+    >>> len(interp.patch(model, task, "z", "head", "prob_diff", runs=runs))  # starts from what the first has run
+    12
     >>> without = interp.ablate(model, task, "z", "head", ablation="zero", runs=runs)
     """
 

@@ -22,7 +22,10 @@ from interp.models.reading import through_scale
 
 
 def embed(net: Net, tokens: Int[Tensor, "batch pos"], grid: Grid, tap: Tap) -> Float[Tensor, "batch pos d_model"]:
-    """Tokens to the residual entering block 0."""
+    """Tokens to the residual entering block 0. What stands on padding is taken for token 0: experts that it is routed
+    to would else multiply other numbers of rows, which may round another way."""
+    if grid.padded and net.reads_tokens:
+        tokens = tokens * grid.held.take(grid.prompts.mask)
     x = net.embed(tokens)
     x = tap("embed", None, x)
     if net.pos_embed is not None and net.geometry.pos_embed:

@@ -42,7 +42,9 @@ class Grid:
 
     def narrow(self, x: Float[Tensor, "batch pos *rest"]) -> Float[Tensor, "batch kept *rest"]:
         """This tail's columns of a tensor that holds all columns from `offset` on."""
-        return x if self.held.whole else Held(self.held.prompts, self.held.columns - self.offset, False).take(x)
+        if self.held.whole or self.held.start == self.offset:
+            return x
+        return Held(self.held.prompts, self.held.columns - self.offset, False).take(x)
 
     def fits(self, x: Float[Tensor, "batch pos *rest"]) -> bool:
         """Whether a tensor holds these columns."""

@@ -241,11 +241,12 @@ class Model:
         return Run(prompts, logits, tap.captured(), layers=self.geometry.layers)
 
     def _plain_logits(self, prompts: Prompts) -> Tensor:
+        tokens = prompts.tokens * prompts.mask  # as `embed` has it
         with torch.no_grad():
             if self.family.name == "native":
-                return self.module(prompts.tokens, prompts.mask)  # type: ignore[no-any-return]
+                return self.module(tokens, prompts.mask)  # type: ignore[no-any-return]
             extra = {"attention_mask": prompts.mask.long(), "position_ids": prompts.positions} if prompts.padded else {}
-            return self.module(prompts.tokens, use_cache=False, **extra).logits  # type: ignore[no-any-return]
+            return self.module(tokens, use_cache=False, **extra).logits  # type: ignore[no-any-return]
 
     def _refuse_container_hooks(self, net: Net) -> None:
         net.refuse_stray_hooks(self.module)

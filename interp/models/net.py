@@ -109,12 +109,12 @@ class Net:
         """Whether the embedding maps tokens; a wrapped stack of layers takes vectors."""
         return bool(getattr(self.embed, "reads_tokens", True))
 
-    @property
+    @cached_property
     def device(self) -> torch.device:
         """Where tokens enter."""
         return next(self.embed.parameters()).device
 
-    @property
+    @cached_property
     def dtype(self) -> torch.dtype:
         return next(self.embed.parameters()).dtype
 
