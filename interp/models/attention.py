@@ -9,6 +9,7 @@ written down (`loose_attention.py`). Rows of different lengths are mixed grid by
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import Literal
 
 import torch
 from jaxtyping import Float
@@ -61,7 +62,7 @@ def values_read(
     k, v = (with_prefix(b, o, more) for b, o in zip(prefix or (None, None), own, strict=True))
     if loose:
         return loose_attention(net, layer, q, k, v, grid)
-    k, v = (per_query_head(t, net.geometry.group, net.family.keys_by_token) for t in (k, v))
+    k, v = (per_query_head(t, net.geometry.group, net.family.keys_lie) for t in (k, v))
     return torch.matmul(attend(net, layer, q, k, grid, tap, given), v)
 
 
@@ -87,12 +88,14 @@ def with_prefix(
 
 
 def per_query_head(
-    x: Float[Tensor, "batch kv_head pos d"], group: int, by_token: bool = False
+    x: Float[Tensor, "batch kv_head pos d"], group: int, lie: Literal["token", "head"] | None = None
 ) -> Float[Tensor, "batch head pos d"]:
-    """Each kv head once for every query head that shares it; in memory head by head, or token by token."""
+    """Each kv head once for every query head that shares it; in memory as `Family.keys_lie` says."""
     if group == 1:
-        return x
-    return x.transpose(1, 2).repeat_interleave(group, 2).transpose(1, 2) if by_token else x.repeat_interleave(group, 1)
+        return x.contiguous() if lie == "head" else x
+    if lie == "token":
+        return x.transpose(1, 2).repeat_interleave(group, 2).transpose(1, 2)
+    return x.repeat_interleave(group, 1)
 
 
 def attend(

@@ -132,9 +132,10 @@ class Family:
     """The multiplier is applied to the queries before the product."""
     scale_divides: bool = False
     """Products are divided by the multiplier's inverse."""
-    keys_by_token: bool = False
-    """Shared keys, repeated for their query heads, lie token by token and not head by head: some CPUs' matrix products
-    round another way for it."""
+    keys_lie: Literal["token", "head"] | None = None
+    """How keys lie in memory as the scores' product reads them, where a family's own attention has them otherwise than
+    here: all heads of a token together, or all tokens of a head. (None: as they are computed, shared ones repeated head
+    by head.) Some CPUs' products round another way for it."""
     scores_fp32: Callable[[Config], bool] = field(default=lambda config: False)
     """Scores and softmax in float32 whatever the model's dtype."""
     attn_cap: Callable[[Config], float | None] = field(default=lambda config: None)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from interp.hooks.prompts import Prompts
-from interp.models.tiny import resized
+from interp.models.tiny import KINDS, resized
 from interp.registry import UserError
 from tests.tiny import HF_KINDS, VOCAB, hf, tiny
 
@@ -242,3 +242,22 @@ def test_hugging_face_adds_falcons_bias_twice() -> None:
     with torch.no_grad():
         one, two = eager(tokens()).logits, sdpa(tokens()).logits
     assert not torch.allclose(one, two, atol=1e-2)
+
+
+UNGROUPED = {"num_key_value_heads": 4}
+
+
+@pytest.mark.parametrize(
+    ("kind", "over"),
+    [
+        *((kind, {}) for kind in HF_KINDS),
+        *((kind, UNGROUPED) for kind in HF_KINDS if "num_key_value_heads" in KINDS[kind][1]),
+    ],
+    ids=name,
+)
+def test_many_sizes(kind: str, over: dict[str, Any]) -> None:
+    """What lies otherwise in memory than in a family's own attention is multiplied otherwise, at some sizes."""
+    model = tiny(kind, **over)
+    for rows, length in ((1, 9), (2, 9), (3, 7), (3, 9), (5, 15), (2, 12)):
+        few = tokens(rows, length)
+        assert torch.equal(model.run(few).logits, model.run(few, plain_module=True).logits), (rows, length)

@@ -29,6 +29,7 @@ register_family(
         exact=True,
         embed=("transformer.word_embeddings", "transformer.word_embeddings_layernorm"),
         alibi=True,
+        keys_lie="head",
         ln1="input_layernorm",
         ln2="post_attention_layernorm",
         act="mlp.gelu_impl",
@@ -63,7 +64,7 @@ register_family(
         act="mlp.act",
         softmax_fp32=False,
         scale_divides=True,
-        keys_by_token=True,
+        keys_lie="token",
         geometry=lambda config: decoder(
             config, kv_heads=_kv_heads(config), d_mlp=config.ffn_hidden_size, rotary=True,
             parallel=config.new_decoder_architecture or config.parallel_attn, **split_width(config),

@@ -100,6 +100,7 @@ register_family(
         "gpt_neox",
         ("gpt_neox",),
         exact=True,
+        keys_lie="head",
         layers="gpt_neox.layers",
         embed="gpt_neox.embed_in",
         final="gpt_neox.final_layer_norm",

@@ -51,6 +51,7 @@ register_family(
         ("phi3",),
         **{**LLAMA, "qkv": ("self_attn.qkv_proj",), "act": "mlp.activation_fn", "mlp_in": None, "mlp_up": None},
         packing="thirds",
+        keys_lie="head",
         gate_up="mlp.gate_up_proj",
         window=one_window,
         geometry=gated,
@@ -96,6 +97,7 @@ register_family(
         q_norm="self_attn.q_layernorm",
         k_norm="self_attn.k_layernorm",
         norm_heads="listed",
+        keys_lie="head",
         stream_first=True,
         geometry=lambda config: gated(
             config,
