@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from interp.interventions.cost import block_flops, mlp_in, mlp_out, out_projection, reading_flops
+from interp.interventions.joint import donor_start
 from interp.interventions.pair import runs_together
 
 if TYPE_CHECKING:
@@ -76,8 +77,8 @@ def _step(plan: Plan, one: Pass, layer: int) -> Step:
     tokens, joined, rows = 0, 0, Counter[int]()
     if one is plan.carrier:  # the base run, at every column, and the donor, at those where it may be another
         tokens = count * (prompts.width + _donated(plan))
-        rows.update({prompts.width: count})
-        rows.update({_donated(plan): count})
+        rows[prompts.width] += count
+        rows[_donated(plan)] += count
     for item in one.items:
         entry, columns = item.entry, prompts.width - item.first
         kept = min(columns, read.shape[-1]) if narrow and read is not None else columns
@@ -107,8 +108,6 @@ def _ended(plan: Plan) -> int:
 
 def _donated(plan: Plan) -> int:
     """Columns at which the donor is run, where it goes along with a pass."""
-    from interp.interventions.joint import donor_start
-
     pair = plan.base.pair
     return plan.reader.prompts.width - (0 if pair is None else donor_start(pair, plan.reader))
 

@@ -21,7 +21,7 @@ from interp.hooks.prompts import Prompts
 from interp.hooks.values import Means, Run
 from interp.interventions.effects import Effects, Progress
 from interp.interventions.plan import DEFAULT, Options
-from interp.interventions.sweep import Sides, labelled, run_units
+from interp.interventions.sweep import run_units, sides_by
 from interp.interventions.unedited import UneditedRuns
 from interp.interventions.units import Unit, parse_by, units, with_positions
 from interp.metric_values import Metric
@@ -71,7 +71,7 @@ def ablate(
     """
     if ablation not in KINDS:
         raise unknown("ablation", ablation, list(KINDS))
-    sides = Sides(model, labelled(task if runs is None else runs.of(model, task), by), metric, runs)
+    sides = sides_by(model, task, by, metric, runs)
     if ablation == "corrupt" and "label" not in parse_by(by):
         sides.task.require_aligned()
     found = units(model.geometry, sides.task.clean, sites, by, labels)

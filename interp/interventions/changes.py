@@ -77,10 +77,10 @@ def _first_of_units(
     if key not in maps.firsts:
         differs = np.any(differs[:, :, index], 2) if index else differs
         at = ctx.one_column
-        where = None if at is not None else ctx.written()
         if at is not None:
             maps.firsts[key] = at if differs[:, at].any() else None
         else:
+            where = ctx.written()
             columns = (differs if where is None else differs & where.flatten(1).cpu().numpy()).any(0)
             maps.firsts[key] = int(columns.argmax()) if columns.any() else None
     return maps.firsts[key]

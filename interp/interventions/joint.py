@@ -19,7 +19,7 @@ from torch import Tensor
 
 from interp.hooks.addresses import Address
 from interp.hooks.context import Held
-from interp.hooks.prompts import Prompts
+from interp.interventions.base import Base
 from interp.interventions.entry import Entry
 from interp.interventions.packed_tap import AtPlaces
 from interp.interventions.pair import Pair
@@ -67,10 +67,10 @@ class SideSegment(Segment):
     What edits are given in the last block is taken from all columns, so queries and z are computed there for all.
     """
 
-    def __init__(self, pair: Pair, reader: Reader, sides: tuple[int, ...], start: int, first: int) -> None:
-        self.pair, self.sides, self.start, self.first, self.tail = pair, sides, start, first, None
-        self.readers = _readers(reader)
-        self.prompts = _prompts(pair, sides)
+    def __init__(self, base: Base, pair: Pair, reader: Reader, sides: tuple[int, ...], start: int, first: int) -> None:
+        self.base, self.pair, self.sides, self.start, self.first, self.tail = base, pair, sides, start, first, None
+        self.readers = (reader, reader.other)
+        self.prompts = pair.both if len(sides) == 2 else (pair.mine, pair.theirs)[sides[0]]
         columns = torch.arange(start, self.prompts.width, device=self.prompts.device)
         self.held = Held(self.prompts, columns, start == 0, start=start)
         self.grid_of_all = Grid(pair.net, self.held, pair.net.dtype, start)
@@ -110,28 +110,26 @@ class SideSegment(Segment):
 
     def prefix(self, layer: int) -> KeyValue | None:
         """The base run's keys and values of the columns before `start`."""
-        if self.start == 0:
-            return None
-        k, v = (self.pair.kept(0, str(Address(site, layer)))[:, : self.start] for site in ("k_rot", "v"))
-        return k.transpose(1, 2), v.transpose(1, 2)
+        return self.base.prefix(self.start, layer)
 
     def outside(self, entry: Entry, group: Sequence[Item]) -> Tensor:
         """The residual before the first block."""
         return embed(self.pair.net, self.held.take(self.prompts.tokens), self.grid_of_all, self.tap)
 
 
-def side_segments(pair: Pair, reader: Reader) -> list[SideSegment]:
-    """Both sides, as segments that stand before all others: in one, or the donor apart from where it differs on."""
+def side_segments(base: Base, pair: Pair, reader: Reader) -> list[SideSegment]:
+    """Both sides of a pair, whose first is `base`, as segments that stand before all others: in one, or the donor apart
+    from where it differs on."""
     start = donor_start(pair, reader)
     parts = [((0, 1), 0)] if start == 0 else [((0,), 0), ((1,), start)]
-    return [SideSegment(pair, reader, sides, first, n - len(parts)) for n, (sides, first) in enumerate(parts)]
+    return [SideSegment(base, pair, reader, sides, first, n - len(parts)) for n, (sides, first) in enumerate(parts)]
 
 
 def donor_start(pair: Pair, reader: Reader) -> int:
     """The first column of the donor that is run where it goes along: before it both sides are the same."""
-    if any(one.columns is None for one in _readers(reader)):
+    if reader.columns is None or reader.other.columns is None:
         return 0
-    return min(pair.common, _readers(reader)[1].first_column)
+    return min(pair.common, reader.other.first_column)
 
 
 def finish(segments: Sequence[SideSegment], rows: Sequence[Float[Tensor, "batch kept d_model"]]) -> None:
@@ -140,12 +138,3 @@ def finish(segments: Sequence[SideSegment], rows: Sequence[Float[Tensor, "batch 
     x = torch.cat(list(rows))
     mine, theirs = readers[0].views(x.view(2, -1, *x.shape[1:]))
     pair.finish((mine, replace(theirs, side=readers[1].side)), readers[0])
-
-
-def _readers(reader: Reader) -> tuple[Reader, Reader]:
-    """What reads the base run, and what reads the donor."""
-    return reader, replace(reader, side="clean" if reader.side == "corrupt" else "corrupt")
-
-
-def _prompts(pair: Pair, sides: tuple[int, ...]) -> Prompts:
-    return pair.both if len(sides) == 2 else (pair.mine, pair.theirs)[sides[0]]

@@ -19,7 +19,7 @@ from interp.hooks.values import Run
 from interp.interventions.base import Base
 from interp.interventions.effects import Effects, Progress, stacked
 from interp.interventions.plan import DEFAULT, Options
-from interp.interventions.sweep import Sides, labelled, run_units
+from interp.interventions.sweep import Sides, run_units, sides_by
 from interp.interventions.unedited import UneditedRuns
 from interp.interventions.units import Unit, parse_by, units
 from interp.metric_values import Metric
@@ -69,7 +69,7 @@ def patch(
     """
     if direction not in ("denoise", "noise"):
         raise unknown("direction", direction, ["denoise", "noise"])
-    sides = Sides(model, labelled(task if runs is None else runs.of(model, task), by), metric, runs)
+    sides = sides_by(model, task, by, metric, runs)
     if "label" not in parse_by(by):
         sides.task.require_aligned()
     base: Side = "corrupt" if direction == "denoise" else "clean"

@@ -15,7 +15,7 @@ the same where that costs less than mixing the positions of each apart.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any
 
@@ -79,10 +79,6 @@ class Item:
     @property
     def idle(self) -> bool:
         return self.entry is None and not self.why
-
-    def held_from(self, first: int) -> Item:
-        """The same with columns from another one on."""
-        return Item(self.index, self.edits, self.entry, first, self.why)
 
 
 @dataclass(frozen=True, eq=False)
@@ -370,7 +366,7 @@ def _merged(items: list[Item], reader: Reader, overhead: float) -> list[list[Ite
                 merged[-1] = (first, theirs + mine)
                 continue
         merged.append((first, mine))
-    return [[i if i.first == first else i.held_from(first) for i in mine] for first, mine in merged]
+    return [[i if i.first == first else replace(i, first=first) for i in mine] for first, mine in merged]
 
 
 def _depths(items: list[Item], reader: Reader) -> list[int]:

@@ -7,7 +7,7 @@ distribution gets the whole vocabulary at the answer positions; one that needs e
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import torch
@@ -21,7 +21,7 @@ from interp.models.forward import cap_logits, final_norm, unembed
 from interp.models.linear import reads_as_linear
 from interp.models.net import Net
 from interp.models.weights import unembedding
-from interp.tasks.values import Side, Task
+from interp.tasks.values import Side, Task, other_side
 
 LOGITS = 1 << 26
 """Logits held at a time where a metric reads the vocabulary."""
@@ -52,6 +52,11 @@ class Reader:
     @property
     def reads(self) -> Reads:
         return self.metric.reads_for(self.task)
+
+    @cached_property
+    def other(self) -> Reader:
+        """What reads the same metric on the task's other side."""
+        return replace(self, side=other_side(self.side))
 
     def reads_alike(self, other: Reader) -> bool:
         """Whether another reader, of the same prompts, has the same metric and answers."""

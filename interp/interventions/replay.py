@@ -155,7 +155,7 @@ class PassRun:
         self.sides: list[SideSegment] = []
         """The sides of a pair, where they go along."""
         if pair is not None and pair.waiting and one.carries(pair):
-            self.sides = side_segments(pair, self.reader)
+            self.sides = side_segments(self.base, pair, self.reader)
             self.segments |= {s.first: s for s in self.sides}
             rows = [Item(-1, (), Entry(-1, (), "embed"), s.first) for s in self.sides for _ in s.sides]
             self.items = (*rows, *self.items)

@@ -20,13 +20,13 @@ from interp.interventions.base import Base, base_run
 from interp.interventions.effects import Effects, Progress
 from interp.interventions.plan import Options, Plan, make_plan, needed
 from interp.interventions.reading import Reader
-from interp.interventions.unedited import SideRuns
+from interp.interventions.unedited import SideRuns, UneditedRuns
 from interp.interventions.units import Unit, carries, parse_by, with_positions
 from interp.metrics import LogitsView, Metric, get_metric
 from interp.models.model import Model
 from interp.models.net import Net
 from interp.registry import UserError
-from interp.tasks.values import Side, Task
+from interp.tasks.values import Side, Task, other_side
 
 MakeEdits = Callable[[Unit], Sequence[Edit]]
 _BY_POSITION: WeakKeyDictionary[Task, Task] = WeakKeyDictionary()
@@ -81,7 +81,7 @@ class Sides:
         Small sides are a `Pair`, which runs both when it is asked for one. Where replay may not round (`options`) no
         base comes back, and the planner makes its own.
         """
-        other: Side = "corrupt" if side == "clean" else "clean"
+        other = other_side(side)
         places = list(dict.fromkeys(map(tuple, places)))
         edited = list(dict.fromkeys(a for one in places for a in one))
         if not self._replays(options):
@@ -154,6 +154,11 @@ def labelled(task: Task, by: str) -> Task:
     if task not in _BY_POSITION:
         _BY_POSITION[task] = replace(task, clean=with_positions(task.clean), corrupt=with_positions(task.corrupt))
     return _BY_POSITION[task]
+
+
+def sides_by(model: Model, task: Task, by: str, metric: str | Metric, runs: UneditedRuns | None = None) -> Sides:
+    """The two runs that a sweep by these axes is compared with; UserError where kept `runs` are of something else."""
+    return Sides(model, labelled(task if runs is None else runs.of(model, task), by), metric, runs)
 
 
 def run_units(

@@ -21,14 +21,17 @@ from interp.interventions.base import Base, base_run
 from interp.interventions.pair import Pair, runs_together
 from interp.models.net import Net, modules_of
 from interp.registry import UserError
-from interp.tasks.values import Side, Task
+from interp.tasks.values import Side, Task, other_side
 
 if TYPE_CHECKING:
     from interp.models.model import Model
 
 
 class SideRuns:
-    """Runs of both sides, made when something asks for them and kept for who asks next."""
+    """Runs of both sides of one task, made when something asks for them and kept for who asks next.
+
+    Who asks may give the sides other labels: the tokens are the same.
+    """
 
     def __init__(self, model: Model) -> None:
         self.model = model
@@ -44,13 +47,12 @@ class SideRuns:
         self, side: Side, mine: Prompts, theirs: Prompts, wanted: list[Address], given: Iterable[Address]
     ) -> tuple[Base, Base]:
         """The run of one side with the addresses `wanted`, and the other's with `given`, which are among them."""
-        other: Side = "corrupt" if side == "clean" else "clean"
         given = list(given)
         if not runs_together(mine, theirs):
-            return self.base(side, mine, wanted), self.base(other, theirs, given)
+            return self.base(side, mine, wanted), self.base(other_side(side), theirs, given)
         known = self._pairs.get(side)
-        if known is None or known.mine.tokens is not mine.tokens or not known.covers(wanted, given):
-            if known is not None and known.mine.tokens is mine.tokens:
+        if known is None or not known.covers(wanted, given):
+            if known is not None:
                 wanted = list(dict.fromkeys([*known.wanted, *wanted]))
                 given = [a for a in wanted if a in given or str(a) in known.given]
             known = self._pairs[side] = Pair(self.model, mine, theirs, wanted, given, self.net)
@@ -60,11 +62,11 @@ class SideRuns:
     def base(self, side: Side, prompts: Prompts, wanted: list[Address]) -> Base:
         """The run of one side with the addresses `wanted`."""
         pair = self._pairs.get(side)
-        if pair is not None and pair.mine.tokens is prompts.tokens and pair.covers(wanted, ()):
+        if pair is not None and pair.covers(wanted, ()):
             return _labelled(pair.sides()[0], prompts)
         known, names = self._bases.get(side), {str(a) for a in wanted}
-        if known is None or known.prompts.tokens is not prompts.tokens or not names <= set(known.run.acts):
-            if known is not None and known.prompts.tokens is prompts.tokens:
+        if known is None or not names <= set(known.run.acts):
+            if known is not None:
                 wanted = [*wanted, *(Address.parse(name) for name in known.run.acts if name not in names)]
             known = self._bases[side] = base_run(self.model, prompts, wanted, self.net, whole_passes=True)
         return _labelled(known, prompts)

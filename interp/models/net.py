@@ -120,7 +120,7 @@ class Net:
 
 
 def modules_of(root: nn.Module) -> list[nn.Module]:
-    """Every module once, as `root.modules()` has them but in no order of depth: ten times as fast."""
+    """Every module once, as `root.modules()` has them but in no order of depth, in less than half its time."""
     found, seen = [root], {id(root)}
     for module in found:
         for inner in module._modules.values():

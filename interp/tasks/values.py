@@ -24,9 +24,14 @@ from interp.hooks.prompts import Prompts, moved
 from interp.registry import UserError
 from interp.tasks.answers import Answers, candidates, with_suffix
 
-__all__ = ["Answers", "Side", "Task"]
+__all__ = ["Answers", "Side", "Task", "other_side"]
 
 Side = Literal["clean", "corrupt"]
+
+
+def other_side(side: Side) -> Side:
+    """The side that one is paired with."""
+    return "corrupt" if side == "clean" else "clean"
 
 
 @dataclass(frozen=True, eq=False)

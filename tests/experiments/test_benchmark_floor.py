@@ -15,7 +15,7 @@ from interp.interventions.cost import reading_flops
 
 
 class Multiplied(TorchDispatchMode):
-    """Counts the operations of products with weights; attention is one kernel."""
+    """Counts the operations of products with weights; attention's are of many matrices at once, or one kernel."""
 
     flops = 0
 
