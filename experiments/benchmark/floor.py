@@ -45,12 +45,15 @@ def floor_of(plan: Plan) -> Callable[[], None]:
     """Multiplies, at each call, all that the plan and its base and donor runs multiply."""
     import torch
 
-    every = list(products(plan))
+    from interp.models.products import by_onednn, product
+
+    with torch.no_grad():
+        every = [(a, b, b.ndim == 2 and by_onednn(a, b)) for a, b in products(plan)]
 
     def run() -> None:
         with torch.no_grad():
-            for a, b in every:
-                a @ b
+            for a, b, onednn in every:
+                _ = product(a, b) if onednn else a @ b
 
     run()
     return run
@@ -124,8 +127,9 @@ def products(plan: Plan) -> Iterator[Product]:
     def numbers(*shape: int) -> Tensor:
         return memory[: torch.Size(shape).numel()].view(shape)
 
+    of_layers = [_weights(plan, layer) for layer in range(g.layers)]
     for step in every:
-        weights = _weights(plan, step.layer)
+        weights = of_layers[step.layer]
         for kind, tokens in step.before:
             yield from ((numbers(tokens, len(w)), w) for w in weights[kind])
         for rows, queries in step.mixing:
@@ -137,13 +141,15 @@ def products(plan: Plan) -> Iterator[Product]:
 
 
 def _weights(plan: Plan, layer: int) -> dict[Kind, list[Tensor]]:
-    """The matrices of a block, `[in, out]`, by kind."""
+    """The matrices of a block, `[in, out]`, by kind; parts of one lie whole."""
     from interp.models.net import matrix
 
     parts, g = plan.base.net.layers[layer], plan.model.geometry
     qkv = [matrix(m) for m in parts.qkv]
     q, kv = (
-        (qkv[:1], qkv[1:]) if len(qkv) == 3 else ([qkv[0][:, : g.heads * g.d_head]], [qkv[0][:, g.heads * g.d_head :]])
+        (qkv[:1], qkv[1:])
+        if len(qkv) == 3
+        else tuple([part.contiguous()] for part in qkv[0].tensor_split([g.heads * g.d_head], 1))
     )
     mlp = [matrix(m) for m in (parts.mlp_in, parts.mlp_up, parts.mlp_out) if m is not None]
     return {"qkv": qkv, "q": q, "kv": kv, "out": [matrix(parts.out)], "mlp": mlp}

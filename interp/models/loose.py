@@ -1,7 +1,8 @@
 """Kernels that give the same numbers up to rounding, for packed replay, whose sums run in another order anyway.
 
-    activated   the MLP's first map and its activation (GPT-2's tanh-GELU: eight elementwise steps), in place and a
-                piece at a time
+    mapped      a plain linear map by the fastest product there is (`products.py`)
+    activated   the MLP's first map and its activation (GPT-2's tanh-GELU: eight elementwise steps), in the product
+                itself, or in place and a piece at a time
     added       stream + bias + x·W in one matrix product that sums onto the residual stream
     normed      root-mean-square norms in three steps instead of seven
     turned      rotary embedding without putting the turned half together first
@@ -22,8 +23,9 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from interp.models.activation import gives_fresh
-from interp.models.again import hooked
+from interp.models.again import heard, hooked
 from interp.models.parts import matrix
+from interp.models.products import FUSED, by_onednn, product, product_onto
 
 PIECE = 1 << 18
 """Numbers of an activation that go through all its steps at a time: with a temporary they stay in a core's cache."""
@@ -38,16 +40,33 @@ def _tanh_gelu(x: Tensor) -> None:
     x.mul_(torch.addcmul(_LINEAR, x, x, value=_CUBIC).mul_(x).sigmoid_())
 
 
+def _gelu(x: Tensor) -> None:
+    torch.ops.aten.gelu_(x)
+
+
 def _silu(x: Tensor) -> None:
     torch.nn.functional.silu(x, inplace=True)
+
+
+def _relu(x: Tensor) -> None:
+    torch.relu_(x)
 
 
 IN_PLACE: dict[tuple[str, str], Callable[[Tensor], None]] = {
     ("transformers.activations", "NewGELUActivation"): _tanh_gelu,
     ("transformers.activations", "GELUTanh"): _tanh_gelu,
+    ("transformers.activations", "GELUActivation"): _gelu,
     ("transformers.activations", "SiLUActivation"): _silu,
+    ("torch.nn.modules.activation", "ReLU"): _relu,
 }
 """Activations by module and class, as something done to memory that is ours."""
+
+
+def mapped(module: nn.Module, x: Float[Tensor, "... d"]) -> Float[Tensor, "... out"]:
+    """What a module gives; where it is a plain linear map, by the fastest product there is."""
+    if gives_fresh(module) and by_onednn(x, weight := matrix(module), module.bias):  # type: ignore[arg-type]
+        return product(x, weight, module.bias)  # type: ignore[arg-type]
+    return heard(module, x)
 
 
 def fits_activated(linear: nn.Module | None, act: object) -> bool:
@@ -60,9 +79,12 @@ def activated(
     linear: nn.Module, act: object, x: Float[Tensor, "... d"], times: Float[Tensor, "... d_mlp"] | None = None
 ) -> Float[Tensor, "... d_mlp"]:
     """act(linear(x)), times a gate's other half where there is one."""
-    kernel = IN_PLACE[type(act).__module__, type(act).__name__]
-    flat, bias = x.reshape(-1, x.shape[-1]), linear.bias
-    out = torch.mm(flat, matrix(linear))
+    name, weight, bias = (type(act).__module__, type(act).__name__), matrix(linear), linear.bias
+    if by_onednn(x, weight, bias):  # type: ignore[arg-type]
+        post = product(x, weight, bias, FUSED[name])  # type: ignore[arg-type]
+        return post if times is None else post.mul_(times)
+    flat, kernel = x.reshape(-1, x.shape[-1]), IN_PLACE[name]
+    out = torch.mm(flat, weight)
     count = max(1, out.numel() // PIECE) if out.device.type == "cpu" else 1
     pieces = out.chunk(count)
     gates = [None] * len(pieces) if times is None else times.reshape(out.shape).chunk(count)
@@ -107,18 +129,23 @@ def added(
 ) -> Float[Tensor, "batch pos d_model"]:
     """The residual stream with a plain linear map of x added. With `spare` nobody else holds the stream, and its
     memory may take the result."""
-    start, bias, wide = stream.reshape(-1, stream.shape[-1]), module.bias, x.reshape(-1, x.shape[-1])
+    weight, bias = matrix(module), module.bias
+    if by_onednn(x, weight, bias):  # type: ignore[arg-type]
+        return product_onto(stream, x, weight, bias)  # type: ignore[arg-type]
+    start, wide = stream.reshape(-1, stream.shape[-1]), x.reshape(-1, x.shape[-1])
     if spare:
         start = start if bias is None else start.add_(bias)  # type: ignore[arg-type]
-        return start.addmm_(wide, matrix(module)).view_as(stream)
+        return start.addmm_(wide, weight).view_as(stream)
     if isinstance(bias, Tensor):
-        return (start + bias).addmm_(wide, matrix(module)).view_as(stream)
-    return torch.addmm(start, wide, matrix(module)).view_as(stream)
+        return (start + bias).addmm_(wide, weight).view_as(stream)
+    return torch.addmm(start, wide, weight).view_as(stream)
 
 
 def part_of(module: nn.Module, x: Float[Tensor, "... d"], outputs: slice) -> Float[Tensor, "... part"]:
     """Some of a plain linear map's outputs."""
     weight, bias = matrix(module)[:, outputs], module.bias
+    if by_onednn(x, weight, bias):  # type: ignore[arg-type]
+        return product(x, weight, None if bias is None else bias[outputs])  # type: ignore[index]
     out = x @ weight if bias is None else torch.addmm(bias[outputs], x.reshape(-1, x.shape[-1]), weight)  # type: ignore[index]
     return out.view(*x.shape[:-1], -1)
 

@@ -17,7 +17,7 @@ from torch import Tensor
 from interp.hooks.taps import Tap
 from interp.models.activation import activate, gives_fresh
 from interp.models.again import heard, hooked, unheard
-from interp.models.loose import activated, fits_activated
+from interp.models.loose import activated, fits_activated, mapped
 from interp.models.net import Net
 from interp.models.reading import read_norm, replaced
 
@@ -38,7 +38,7 @@ def mlp(
     if parts.routed is not None:
         return tap("mlp_out", layer, parts.routed(layer, _read_by_mlp(net, layer, resid, tap, given, normed), tap))
     post = hidden(net, layer, resid, tap, given, normed) if post is None else post
-    out = parts.mlp_out(post)  # type: ignore[misc]
+    out = mapped(parts.mlp_out, post) if net.loose else parts.mlp_out(post)  # type: ignore[misc, arg-type]
     if net.geometry.post_norm:
         out = parts.post2(tap("mlp_out_pre", layer, out))
     return tap("mlp_out", layer, out)
@@ -76,18 +76,18 @@ def _activated(
     net: Net, layer: int, x: Tensor, tap: Tap, given: Mapping[str, Tensor]
 ) -> Float[Tensor, "batch pos d_mlp"]:
     """ln2 to mlp_post."""
-    parts = net.layers[layer]
+    parts, call = net.layers[layer], mapped if net.loose else heard
     if parts.gate_up is not None:
-        pre, up = parts.gate_up(x).chunk(2, -1)
+        pre, up = call(parts.gate_up, x).chunk(2, -1)
         pre = given.get("mlp_pre", pre)
         return activate(parts.act, tap("mlp_pre", layer, pre)) * tap("mlp_up", layer, up)  # type: ignore[arg-type]
     unseen = "mlp_pre" not in given and not tap.wants("mlp_pre", layer)
     if net.loose and unseen and fits_activated(parts.mlp_in, parts.act):
-        up = None if parts.mlp_up is None else tap("mlp_up", layer, parts.mlp_up(x))
-        return activated(parts.mlp_in, parts.act, x, up)  # type: ignore[arg-type]
-    pre = tap("mlp_pre", layer, given["mlp_pre"] if "mlp_pre" in given else parts.mlp_in(x))  # type: ignore[misc]
+        gate = None if parts.mlp_up is None else tap("mlp_up", layer, call(parts.mlp_up, x))
+        return activated(parts.mlp_in, parts.act, x, gate)  # type: ignore[arg-type]
+    pre = tap("mlp_pre", layer, given["mlp_pre"] if "mlp_pre" in given else call(parts.mlp_in, x))  # type: ignore[arg-type]
     post = activate(parts.act, pre, unseen and gives_fresh(parts.mlp_in))  # type: ignore[arg-type]
-    return post if parts.mlp_up is None else post * tap("mlp_up", layer, parts.mlp_up(x))
+    return post if parts.mlp_up is None else post * tap("mlp_up", layer, call(parts.mlp_up, x))
 
 
 def _through_mlp_input(net: Net, layer: int, resid: Tensor, x: Tensor, tap: Tap) -> Tensor:

@@ -15,14 +15,18 @@ from interp.interventions.cost import reading_flops
 
 
 class Multiplied(TorchDispatchMode):
-    """Counts the operations of products with weights; attention's are of many matrices at once, or one kernel."""
+    """Counts the operations of products with weights, torch's own and oneDNN's; attention's are of many matrices at
+    once, or one kernel."""
 
     flops = 0
 
     def __torch_dispatch__(self, fn: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        factors = {"mm": args[:2], "addmm": args[1:3], "addmm_": args[1:3]}.get(fn.__name__.split(".")[0])
-        if factors is not None:
-            self.flops += 2 * factors[0].numel() * factors[1].shape[-1]
+        name, overload = fn.__name__.split(".")
+        if name in ("mm", "addmm", "addmm_"):
+            x, weight = args[:2] if name == "mm" else args[1:3]
+            self.flops += 2 * x.numel() * weight.shape[-1]
+        elif name == "_linear_pointwise":
+            self.flops += 2 * args[0].numel() * args[2 if overload == "binary" else 1].shape[0]
         return fn(*args, **(kwargs or {}))
 
 

@@ -8,14 +8,24 @@ from torch import nn
 from transformers.activations import ACT2FN
 from transformers.pytorch_utils import Conv1D
 
-from interp.models import loose
+from interp.models import loose, products
+
+
+@pytest.fixture(autouse=True, params=["oneDNN", "torch"])
+def kernels(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Each test with oneDNN's products, where this machine is one for them, and without."""
+    if request.param == "torch":
+        monkeypatch.setattr(products, "_operator", lambda: None)
+    elif products._operator() is None:
+        pytest.skip("no AVX-512, or no oneDNN: torch's own products only")
+    return str(request.param)
 
 
 def drawn(*shape: int) -> torch.Tensor:
     return torch.randn(*shape, generator=torch.Generator().manual_seed(0))
 
 
-@pytest.mark.parametrize("name", ["gelu_new", "gelu_pytorch_tanh", "silu"])
+@pytest.mark.parametrize("name", ["gelu_new", "gelu_pytorch_tanh", "gelu", "silu", "relu"])
 @pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize("tokens", [2, 700])  # one piece, and several
 def test_activations_agree(name: str, bias: bool, tokens: int) -> None:
@@ -88,8 +98,20 @@ def test_part_of() -> None:
             torch.testing.assert_close(part, linear(x)[..., 4:], rtol=0, atol=1e-6)
 
 
+def test_mapped() -> None:
+    x = drawn(2, 3, 8)
+    for linear in (nn.Linear(8, 12), nn.Linear(8, 12, bias=False), Conv1D(12, 8), nn.Sequential(nn.Linear(8, 12))):
+        torch.testing.assert_close(loose.mapped(linear, x), linear(x), rtol=0, atol=1e-6)
+        assert loose.mapped(linear, x).requires_grad, "a graph may be wanted"
+        with torch.no_grad():
+            torch.testing.assert_close(loose.mapped(linear, x), linear(x), rtol=0, atol=1e-6)
+            handle = linear.register_forward_hook(lambda module, args, out: 0 * out)
+            assert not loose.mapped(linear, x).any()
+            handle.remove()
+
+
 @pytest.mark.parametrize("bias", [True, False])
-def test_added(bias: bool) -> None:
+def test_added(bias: bool, kernels: str) -> None:
     stream, x = drawn(2, 3, 8), drawn(2, 3, 16)
     before, linear = stream.clone(), nn.Linear(16, 8, bias=bias)
     with torch.no_grad():
@@ -102,7 +124,7 @@ def test_added(bias: bool) -> None:
             own = stream.clone()
             into = loose.added(own, module, x, spare=True)
             torch.testing.assert_close(into, stream + module(x), rtol=0, atol=1e-6)
-            assert into.data_ptr() == own.data_ptr()
+            assert kernels == "oneDNN" or into.data_ptr() == own.data_ptr()
 
 
 @pytest.mark.parametrize("keys", [1, 15, 16, 33])
