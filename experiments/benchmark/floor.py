@@ -14,8 +14,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from interp.interventions.cost import block_flops, mlp_in, mlp_out, out_projection, reading_flops
-from interp.interventions.joint import donor_start
-from interp.interventions.pair import runs_together
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -60,30 +58,27 @@ def floor_of(plan: Plan) -> Callable[[], None]:
 
 
 def steps(plan: Plan) -> Iterator[Step]:
-    """What the plan multiplies; base and donor runs go along with a pass, or come first."""
-    prompts, layers, task = plan.reader.prompts, plan.model.geometry.layers, plan.reader.task
-    if plan.carrier is None:
-        sides = 1 if runs_together(task.clean, task.corrupt) else 2
-        rows = len(prompts) * 2 // sides
-        tokens = rows * prompts.width
-        for _ in range(sides):
-            for layer in range(layers):
-                yield Step(layer, (("qkv", tokens),), ((rows, prompts.width),), (("out", tokens), ("mlp", tokens)))
+    """What the plan multiplies: the base and donor runs, and its passes."""
+    layers, width = plan.model.geometry.layers, plan.reader.prompts.width
+    for rows, columns in _walks(plan):
+        tokens = rows * columns
+        after: tuple[Work, ...] = (("out", tokens), ("mlp", tokens))
+        for layer in range(layers):
+            ends = layer == layers - 1 and _ends(plan)
+            yield Step(layer, (("qkv", tokens),), ((rows, columns),), () if ends else after)
+    if _ends(plan):
+        yield Step(layers - 1, (), (), (("out", _ends(plan)), ("mlp", _ends(plan))))
     for one in plan.passes:
         for layer in range(layers):
-            yield _step(plan, one, layer)
+            yield _step(plan, one, layer, width)
 
 
-def _step(plan: Plan, one: Pass, layer: int) -> Step:
-    prompts, read, count = plan.reader.prompts, plan.reader.columns, len(plan.reader.prompts)
+def _step(plan: Plan, one: Pass, layer: int, width: int) -> Step:
+    read, count = plan.reader.columns, len(plan.reader.prompts)
     narrow = layer == plan.model.geometry.layers - 1 and read is not None
     tokens, joined, rows = 0, 0, Counter[int]()
-    if one is plan.carrier:  # the base run, at every column, and the donor, at those where it may be another
-        tokens = count * (prompts.width + _donated(plan))
-        rows[prompts.width] += count
-        rows[_donated(plan)] += count
     for item in one.items:
-        entry, columns = item.entry, prompts.width - item.first
+        entry, columns = item.entry, width - item.first
         kept = min(columns, read.shape[-1]) if narrow and read is not None else columns
         if entry is None or entry.layer > layer:
             continue
@@ -96,23 +91,26 @@ def _step(plan: Plan, one: Pass, layer: int) -> Step:
             raise NotImplementedError(f"a floor is known for edits of whole blocks and of z, not for {entry.given}")
     queries = sum(kept * n for kept, n in rows.items())
     before: tuple[Work, ...] = (("qkv", tokens),) if queries == tokens else (("kv", tokens), ("q", queries))
-    ends = queries + joined - (_ended(plan) if one is plan.carrier and narrow else 0)
-    after: tuple[Work, ...] = (("out", ends), ("mlp", ends))
+    after: tuple[Work, ...] = (("out", queries + joined), ("mlp", queries + joined))
     return Step(layer, before if tokens else (), tuple((n, q) for q, n in rows.items()), after if after[0][1] else ())
 
 
-def _ended(plan: Plan) -> int:
-    """Tokens of the two sides that go along with a pass up to the last block's z only: the metric reads others."""
-    pair, read, prompts = plan.base.pair, plan.reader.columns, plan.reader.prompts
-    if plan.carrier is None or pair is None or read is None or not pair.ends_early:
-        return 0
-    return len(prompts) * (prompts.width + _donated(plan) - 2 * read.shape[-1])
+def _walks(plan: Plan) -> list[tuple[int, int]]:
+    """The passes that run base and donor: how many rows, and how many columns of them."""
+    pair, prompts = plan.base.pair, plan.reader.prompts
+    if pair is None:
+        return [(len(prompts), prompts.width)] * 2
+    return [(len(of), of.width - start) for of, start in pair.walks]
 
 
-def _donated(plan: Plan) -> int:
-    """Columns at which the donor is run, where it goes along with a pass."""
-    pair = plan.base.pair
-    return plan.reader.prompts.width - (0 if pair is None else donor_start(pair, plan.reader))
+def _ends(plan: Plan) -> int:
+    """Tokens of both sides, those that the metric reads, for which alone the last block is run beyond z; 0 for all."""
+    pair, read = plan.base.pair, plan.reader.columns
+    return (
+        2 * len(plan.reader.prompts) * read.shape[-1]
+        if pair is not None and read is not None and pair.ends_early
+        else 0
+    )
 
 
 def products(plan: Plan) -> Iterator[Product]:
@@ -158,9 +156,9 @@ def _weights(plan: Plan, layer: int) -> dict[Kind, list[Tensor]]:
 def whole_flops(plan: Plan) -> int:
     """Floating-point operations of the plan with its base and donor runs, each read at the metric's logits only."""
     g, prompts = plan.model.geometry, plan.reader.prompts
-    columns = (prompts.width, prompts.width if plan.carrier is None else _donated(plan))
     answers = plan.reader.task.right.tokens.shape[1] + plan.reader.task.wrong.tokens.shape[1]
-    tokens = [len(prompts) * n for n in columns]
-    sides = sum(g.layers * block_flops(g, n, n, prompts.width) for n in tokens)
-    sides += 2 * reading_flops(g, len(prompts), 1, answers)
-    return plan.flops + sides - _ended(plan) * (out_projection(g) + mlp_in(g) + mlp_out(g))
+    tokens = sum(rows * columns for rows, columns in _walks(plan))
+    sides = g.layers * block_flops(g, tokens, tokens, prompts.width)
+    if _ends(plan):
+        sides -= (tokens - _ends(plan)) * (out_projection(g) + mlp_in(g) + mlp_out(g))
+    return plan.flops + sides + 2 * reading_flops(g, len(prompts), 1, answers)

@@ -20,7 +20,6 @@ from interp.interventions.base import Base
 from interp.interventions.entry import BEFORE_QUERIES
 
 if TYPE_CHECKING:
-    from interp.interventions.joint import SideTap
     from interp.interventions.plan import Item
 
 OWN = frozenset(("resid_pre", "z"))
@@ -42,8 +41,6 @@ class PackedTap(AtPlaces):
 
     A tensor may hold fewer interventions than `set_rows` named: the first ones, before others join them.
     """
-
-    reads_only = False
 
     def __init__(self, base: Base, held: Held, tail: Held | None) -> None:
         self.base, self.held, self.tail = base, held, tail
@@ -129,7 +126,7 @@ def narrowed(site: str, layer: int | None, layers: int) -> bool:
 class RaggedTap(AtPlaces):
     """Leads to the tap of each segment; `counts` says how many interventions each holds, now and once all joined."""
 
-    def __init__(self, taps: Sequence[PackedTap | SideTap], rows: int, layers: int, *counts: Sequence[int]) -> None:
+    def __init__(self, taps: Sequence[PackedTap], rows: int, layers: int, *counts: Sequence[int]) -> None:
         self.taps, self.rows, self.layers, self.counts = taps, rows, layers, counts
         self.places = {place for tap in taps for place in tap.places}
 
@@ -142,7 +139,7 @@ class RaggedTap(AtPlaces):
         if counts is None:
             raise ValueError(f"{site} of layer {layer} holds {tokens} tokens, which are no interventions' columns")
         doing = [tap.wants(site, layer) for tap in self.taps]
-        if site not in OWN and any(does and not tap.reads_only for does, tap in zip(doing, self.taps, strict=True)):
+        if site not in OWN and any(doing):
             x = x.clone()
         start = 0
         for tap, does, n, held in zip(self.taps, doing, counts, columns, strict=True):

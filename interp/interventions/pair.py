@@ -1,13 +1,14 @@
 """Both sides of aligned pairs: the base run of a sweep and the donor of its edits, run together.
 
-They are wanted, but run only when something asks for a value: by then they may have gone along as rows of the first
-pass of edits that needs them (`joint.py`), block by block before the rows that read them. What a planner asks before
-that (which columns an edit changes) the tokens answer.
+They are wanted, but run only when something asks for a value. What a planner asks before that (which columns an edit
+changes) the tokens answer. Of the last block only attention is run for all columns; the rest of it follows where a
+metric reads, once it is known. Where it saves enough, the donor is run by itself, from the first column on in which a
+pair differs: what lies before is the base run's.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import cached_property
 
@@ -17,18 +18,29 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from interp.hooks.addresses import Address
+from interp.hooks.context import Held
 from interp.hooks.prompts import Prompts
 from interp.hooks.sites import SITES
-from interp.hooks.values import Run
-from interp.interventions.base import Base, run_blocks
+from interp.hooks.taps import RunTap
+from interp.hooks.values import NO_TENSORS, Run
+from interp.interventions.base import Base
+from interp.interventions.cost import block_flops
 from interp.interventions.entry import BEFORE_QUERIES, FINAL, ORDER
 from interp.interventions.reading import Reader
 from interp.metric_values import LogitsView
+from interp.models.attention import KeyValue
+from interp.models.block import block, mixed
+from interp.models.forward import blocks, embed, final_norm
+from interp.models.grid import Grid
+from interp.models.heap import keep_freed_memory
 from interp.models.model import Model
 from interp.models.net import Net
 
 TOGETHER = 2048
-"""Tokens of a pair of sides up to which one pass runs both: larger ones gain nothing, and hold captures of both."""
+"""Tokens of two sides up to which they are run as a pair: larger ones gain nothing, and hold captures of both."""
+AGAIN = 48, 1e8
+"""What a pass of the donor's own costs at each layer: tokens that take as long as its weights to read, operations that
+take as long as its kernels to launch."""
 OF_A_TOKEN = BEFORE_QUERIES | {"q", "q_norm", "q_rot"}
 """Sites of the first block that know nothing of other tokens yet."""
 
@@ -57,15 +69,15 @@ class Pair:
         both = Prompts(tokens, mask, answer)  # the rows of each side have been checked
         self.net, self.mine, self.theirs, self.both = replace(net, loose=True), mine, theirs, model.prompts(both)
         self.wanted = list(capture)
-        keys = [Address(site, layer) for layer in range(net.geometry.layers) for site in ("k_rot", "v")]
-        self._keeps_keys = net.geometry.causal and self.may_go_along and min(self._counts) > 0
-        if self._keeps_keys:  # what a donor's later columns read
-            self.wanted = list(dict.fromkeys([*self.wanted, *keys]))
         self.given = frozenset(str(a) for a in given)
+        self.start = self._start()
+        """The first column of the donor that is run by itself; 0 where both are run in one."""
+        if self.start:  # what the donor's later columns read
+            keys = [Address(site, layer) for layer in range(net.geometry.layers) for site in ("k_rot", "v")]
+            self.wanted = list(dict.fromkeys([*self.wanted, *keys]))
         self._acts: tuple[dict[str, Tensor], dict[str, Tensor]] = ({}, {})
-        self._final: Tensor | None = None
-        self._reader: Reader | None = None
-        self._views: tuple[LogitsView, LogitsView] | None = None
+        self._ending: tuple[Tensor, ...] | None = None
+        self._read: tuple[Reader, list[LogitsView]] | None = None
 
     def sides(self) -> tuple[Base, Base]:
         """The base run and the donor. They hold the pair, not the other way round."""
@@ -79,11 +91,6 @@ class Pair:
         mine, theirs = (Base(self.model, net, run.prompts, run, None, self, side) for side, run in enumerate(runs))
         return mine, theirs
 
-    @property
-    def waiting(self) -> bool:
-        """Whether it has not been run yet."""
-        return self._final is None and self._views is None
-
     def covers(self, wanted: Iterable[Address], given: Iterable[Address]) -> bool:
         """Whether it keeps these addresses of its own side, and these of the other."""
         return set(wanted) <= set(self.wanted) and {str(a) for a in given} <= self.given
@@ -93,55 +100,99 @@ class Pair:
         return isinstance(run.acts, _Acts) and run.acts.pair is self
 
     @cached_property
-    def may_go_along(self) -> bool:
-        """Whether a pass whose rows have different lengths can run it: it must know every site that is kept."""
-        sites = [SITES[a.site] for a in self.wanted]
-        return not any(s.derived or "query" in s.axes or s.name in FINAL for s in sites)
-
-    @cached_property
     def ends_early(self) -> bool:
-        """Whether nothing is kept after the last block's z: there only what the metric reads goes on."""
+        """Whether nothing is kept after the last block's z: from there on only what the metric reads is run."""
         last = [a.site for a in self.wanted if a.layer == self.net.geometry.layers - 1]
-        return all(ORDER.index(site) <= ORDER.index("z") for site in last)
+        early = all(ORDER.index(site) <= ORDER.index("z") for site in last)
+        return early and not any(a.site in FINAL for a in self.wanted)
+
+    @property
+    def walks(self) -> list[tuple[Prompts, int]]:
+        """The passes that run both sides: of which prompts, and from which column on."""
+        return [(self.mine, 0), (self.theirs, self.start)] if self.start else [(self.both, 0)]
 
     def acts(self, side: int) -> Mapping[str, Tensor]:
         """What was kept of a side; runs the pair where nothing has."""
-        if self.waiting:
-            acts, final = run_blocks(self.net, self.both, self.wanted)
-            for name, value in acts.items():
-                self.keep(name, value)
-            self._final = final
+        if self._ending is None:
+            keep_freed_memory(self.net.device)
+            with torch.no_grad():
+                ends = [self._walk(prompts, start, first) for first, (prompts, start) in enumerate(self.walks)]
+            self._ending = ends[0] if len(ends) == 1 else tuple(map(self._whole, *ends))
         return self._acts[side]
 
-    def kept(self, side: int, name: str) -> Tensor:
-        """One value of a side, which a pass under way may have kept already."""
-        known = self._acts[side]
-        return known[name] if name in known else self.acts(side)[name]
+    def _walk(self, prompts: Prompts, start: int, first: int) -> tuple[Tensor, ...]:
+        """Run one side, or both, from column `start` on, and keep what is wanted.
 
-    def final(self, side: int) -> Float[Tensor, "batch pos d_model"]:
-        """The residual of a side after the last block."""
-        self.acts(side)
-        if self._final is None:  # they went along with a pass, which keeps what a metric reads
-            _, self._final = run_blocks(self.net, self.both, [])
-        return self._final[: len(self.mine)] if side == 0 else self._final[len(self.mine) :]
+        Returns residual and z of the last block, or the residual after it where something beyond z is wanted.
+        """
+        net, last = self.net, self.net.geometry.layers - 1
+        wanted = [a for a in self.wanted if str(a) in self.given] if first else self.wanted
+        columns = torch.arange(start, prompts.width, device=prompts.device)
+        held = Held(prompts, columns, start == 0, start=start)
+        grid, tap = Grid(net, held, net.dtype, start), RunTap(net.geometry, held, capture=wanted)
+        prefix = [self._before(layer) for layer in range(last + 1)] if start else None
+        x = embed(net, held.take(prompts.tokens), grid, tap)
+        if self.ends_early:
+            x = blocks(net, x, grid, tap, prefix=prefix, stop=last).to(net.layers[last].device)
+            x = tap("resid_pre", last, x)
+            before = None if prefix is None else prefix[last]
+            z, _ = mixed(net, last, x, grid, tap, before, NO_TENSORS, None)
+            assert z is not None
+            ending: tuple[Tensor, ...] = (x, z)
+        else:
+            ending = (blocks(net, x, grid, tap, prefix=prefix),)
+            if any(a.site in FINAL for a in wanted):
+                final_norm(net, ending[0], tap)
+        for name, value in tap.captured().items():
+            self._keep(name, value, first)
+        return ending
 
-    def view(self, side: int, reader: Reader) -> LogitsView:
-        """What a metric reads of a side."""
-        if self._views is not None and self._reader is not None and self._reader.reads_alike(reader):
-            return self._views[side]
-        return reader.view_of_final(self.final(side))
+    def _before(self, layer: int) -> KeyValue:
+        """The base run's keys and values of the columns before `start`."""
+        k, v = (self._acts[0][f"L{layer}.{site}"][:, : self.start] for site in ("k_rot", "v"))
+        return k.transpose(1, 2), v.transpose(1, 2)
 
-    def keep(self, name: str, value: Tensor, sides: Sequence[int] = (0, 1), start: int = 0) -> None:
-        """Take what sides have at an address, one after the other, from column `start` on: the donor's is completed."""
-        for side, own in zip(sides, value.split(len(self.mine)), strict=True):
+    def _keep(self, name: str, value: Tensor, first: int) -> None:
+        """Take what the sides from the `first` on have at an address; the donor's is completed."""
+        for side, own in enumerate(value.split(len(self.mine)), first):
             if side == 0:
                 self._acts[0][name] = own
             elif name in self.given:
-                self._acts[1][name] = self._as_in_mine(own, self._acts[0][name], name, start)
+                self._acts[1][name] = self._as_in_mine(own, self._acts[0][name], name)
 
-    def finish(self, views: tuple[LogitsView, LogitsView], reader: Reader) -> None:
-        """Take what a metric reads of both, as they went along with a pass: by then all is known."""
-        self._views, self._reader = views, reader
+    def _whole(self, mine: Tensor, theirs: Tensor) -> Tensor:
+        """Both sides' rows at all columns, from the base run's and the donor's from `start` on."""
+        return torch.cat([mine, torch.cat([mine[:, : self.start], theirs], 1)])
+
+    def _ended(self, held: Held | None) -> Float[Tensor, "batch kept d_model"]:
+        """The residual of both sides after the last block, at the held columns."""
+        self.acts(0)
+        assert self._ending is not None
+        x, *z = self._ending if held is None else (held.take(t) for t in self._ending)
+        if not z:
+            return x
+        whole = Grid.of(self.net, self.both, self.net.dtype)  # z is given: nobody asks where the tokens stand
+        return block(self.net, self.net.geometry.layers - 1, x, whole, given={"z": z[0]})[0]
+
+    def final(self, side: int) -> Float[Tensor, "batch pos d_model"]:
+        """The residual of a side after the last block."""
+        rows = len(self.mine)
+        with torch.no_grad():
+            return self._ended(None)[side * rows : (side + 1) * rows]
+
+    def view(self, side: int, reader: Reader) -> LogitsView:
+        """What a metric reads of a side; both are read at once."""
+        if self._read is None or not self._read[0].reads_alike(reader):
+            readers = (reader, reader.other) if side == 0 else (reader.other, reader)
+            columns = [r.columns for r in readers]
+            held = None
+            if all(c is not None for c in columns):
+                each = torch.cat([c.expand(len(self.mine), -1) for c in columns if c is not None])
+                held = Held(self.both, each, False)
+            x = final_norm(self.net, self._ended(held))
+            views = reader.views(x.view(2, -1, *x.shape[1:]))
+            self._read = reader, [replace(v, side=r.side) for v, r in zip(views, readers, strict=True)]
+        return self._read[1][side]
 
     def differs(self, address: Address) -> Bool[np.ndarray, "batch pos"]:
         """Where the sides may differ: from the first token on in which they do, or in such tokens alone."""
@@ -171,14 +222,16 @@ class Pair:
         counts: list[int] = self._shared.sum(1).tolist()
         return counts
 
-    @property
-    def common(self) -> int:
-        """How many columns all pairs share whose keys and values are kept of the base run."""
-        return min(self._counts) if self._keeps_keys else 0
+    def _start(self) -> int:
+        """From which column on the donor is run by itself, where that saves more than a second pass costs."""
+        shared, g = (min(self._counts) if self.net.geometry.causal else 0), self.net.geometry
+        tokens, operations = AGAIN
+        cost = tokens + operations / block_flops(g, 1, 1, self.mine.width)
+        return shared if shared * len(self.mine) > cost else 0
 
-    def _as_in_mine(self, own: Tensor, other: Tensor, name: str, start: int = 0) -> Tensor:
-        """A donor's value, from column `start` on, with the base run's at the columns that they share."""
-        axis = SITES[Address.parse(name).site].token_axis
+    def _as_in_mine(self, own: Tensor, other: Tensor, name: str) -> Tensor:
+        """A donor's value, from `start` on, with the base run's at the columns that they share."""
+        axis, start = SITES[Address.parse(name).site].token_axis, self.start
         if start:
             own = torch.cat([other.narrow(axis, 0, start), own], axis)
         if set(self._counts) == {start}:
@@ -206,7 +259,7 @@ class _Acts(Mapping[str, Tensor]):
     def __getitem__(self, name: str) -> Tensor:
         if name not in self.names:
             raise KeyError(name)
-        return self.pair.kept(self.side, name)
+        return self.pair.acts(self.side)[name]
 
     def __contains__(self, name: object) -> bool:
         return name in self.names

@@ -30,7 +30,6 @@ from interp.interventions.base import Base, base_run
 from interp.interventions.changes import Maps, first_change
 from interp.interventions.cost import block_flops, entry_flops, plain_flops, reading_flops
 from interp.interventions.entry import FINAL, Entry, entry_of
-from interp.interventions.pair import Pair
 from interp.interventions.reading import Reader
 from interp.models.model import Model
 
@@ -92,10 +91,6 @@ class Pass:
         """The first columns, in order."""
         return sorted({i.first for i in self.items})
 
-    def carries(self, pair: Pair) -> bool:
-        """Whether a pair of sides may go along: where nothing between tokens is edited, rows may differ in length."""
-        return pair.may_go_along and not any(mixes(i) for i in self.items)
-
 
 @dataclass(frozen=True, eq=False)
 class Plan:
@@ -109,8 +104,6 @@ class Plan:
     idle: tuple[Item, ...]
     plain: tuple[Item, ...]
     passes: tuple[Pass, ...]
-    carrier: Pass | None = None
-    """The pass that the pair of sides goes along with, where the base run is one of a pair that has not been run."""
     notes: dict[str, Any] = field(default_factory=dict)
 
     @property
@@ -139,7 +132,7 @@ class Plan:
                 "enter sites": ", ".join(sites), "first column": low if low == high else f"{low}–{high}",
                 "of columns": p.width, "logits": self.reader.reads if self.options.prefix else "all", "flops": cost,
                 "of plain": cost / (whole * len(one.items)),
-                "why": _why(one is self.carrier, high, self.options.prefix),
+                "why": "" if high else "changes start at 0" if self.options.prefix else "prefix reuse is off",
             })  # fmt: skip
         for why in sorted({i.why for i in self.plain}):
             n = sum(i.why == why for i in self.plain)
@@ -163,12 +156,6 @@ class Plan:
             "share of the operations of plain passes": f"{self.flops / whole:.0%}",
         }  # fmt: skip
         return card("Plan", facts, self.explain(), most=20)
-
-
-def _why(carrier: bool, first: int, prefix: bool) -> str:
-    if carrier:
-        return "both sides' own runs go along"
-    return "" if first else "changes start at 0" if prefix else "prefix reuse is off"
 
 
 def pass_flops(one: Pass, reader: Reader, g: Geometry) -> int:
@@ -224,11 +211,9 @@ def make_plan(
     maps = Maps()
     items = [_item(i, edits, base, reader, options, maps) for i, edits in enumerate(resolved)]
     passes = _passes([i for i in items if i.entry is not None], reader, options)
-    pair = base.pair if base.pair is not None and base.pair.waiting else None
-    carrier = None if pair is None else next((one for one in passes if one.carries(pair)), None)
     return Plan(
         model, many, reader, base, options,
-        tuple(i for i in items if i.idle), tuple(i for i in items if i.why), tuple(passes), carrier,
+        tuple(i for i in items if i.idle), tuple(i for i in items if i.why), tuple(passes),
     )  # fmt: skip
 
 

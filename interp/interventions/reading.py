@@ -38,7 +38,7 @@ class Reader:
     metric: Metric
     side: Side
     reference: LogitsView | Callable[[], LogitsView | None] | None = None
-    """What the metric compares with, or what gives it once a run is read: it may be a side that goes along."""
+    """What the metric compares with, or what gives it once it is wanted."""
 
     @property
     def prompts(self) -> Prompts:

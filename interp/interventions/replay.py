@@ -23,7 +23,6 @@ from interp.hooks.context import Held
 from interp.hooks.sites import SITES
 from interp.hooks.values import NO_TENSORS
 from interp.interventions.entry import BEFORE_QUERIES, Entry
-from interp.interventions.joint import SideSegment, finish, side_segments
 from interp.interventions.layout import Layout, Lying, Rows, cat, join
 from interp.interventions.plan import Item, Pass, Plan
 from interp.interventions.segment import Segment
@@ -67,17 +66,13 @@ def execute(plan: Plan, progress: Any = None) -> Float[Tensor, "intervention pro
             try:
                 items, values = PassRun(plan, one).values()
             except RuntimeError as e:
-                alone = plan.base.pair is None or not plan.base.pair.waiting
-                if not out_of_memory(e) or (alone and len(one.items) == 1):
+                if not out_of_memory(e) or len(one.items) == 1:
                     raise
                 limit = max(1, len(one.items) // 2)
                 log.warning("out of memory with %d interventions a pass; going on with %d", len(one.items), limit)
                 waiting[:0] = _split(one, limit)
             else:
                 put(items, values)
-                continue
-            if plan.base.pair is not None:
-                plan.base.pair.acts(0)  # by itself then, no longer along with a pass
         for item in plan.plain:
             put([item], plain_value(plan, item))
         if plan.idle:
@@ -151,14 +146,6 @@ class PassRun:
             first: Segment(self.base, self.net, self.reader, first, self.shortcuts) for first in one.firsts
         }
         self.lying: Lying | None = None
-        pair = self.base.pair
-        self.sides: list[SideSegment] = []
-        """The sides of a pair, where they go along."""
-        if pair is not None and pair.waiting and one.carries(pair):
-            self.sides = side_segments(self.base, pair, self.reader)
-            self.segments |= {s.first: s for s in self.sides}
-            rows = [Item(-1, (), Entry(-1, (), "embed"), s.first) for s in self.sides for _ in s.sides]
-            self.items = (*rows, *self.items)
 
     def values(self) -> Values:
         """The metric of every intervention of the pass, in an order of their own."""
@@ -167,8 +154,6 @@ class PassRun:
         lowest = min(i.entry.layer for i in self.items if i.entry)
         for layer in range(lowest, self.layers + 1):
             inside, groups = 0 <= layer < self.layers, self._groups(layer)
-            for side in self.sides if inside else ():  # who enters here starts from it
-                side.tap("resid_pre", layer, cat(resid[side.first]))
             for entry, group in groups:
                 if inside and not entry.given:  # they run the whole block, so together with the rows already in
                     join(resid, {s.first: [s.before_block(entry, i)] for s, i in self._layout(group).standing})
@@ -222,9 +207,7 @@ class PassRun:
         """One block: for the rows in it, and those that join them at z."""
         every = self._layout([*order, *joining])
         here, last = self._layout(order, every.alone), layer == self.layers - 1
-        along = last and order[0] is self.items[0]
-        ending = [s for s in self.sides if s.ends_early] if along else []
-        beside = self._beside(layer, here, every, joining, ending) if joining or ending else None
+        beside = self._beside(layer, here, every, joining) if joining else None
         every.set_rows()
         tail = last and any(s.tail is not None for s, _ in every.standing)
         prefix = [partial(s.prefix, layer) for s, _ in here.standing]
@@ -237,11 +220,8 @@ class PassRun:
         self.lying = None if every.alone else (out, [piece for pieces in after.values() for piece in pieces])
         return after
 
-    def _beside(
-        self, layer: int, here: Layout, every: Layout, joining: Sequence[Item], ending: Sequence[SideSegment]
-    ) -> Beside:
-        """Puts the rows of interventions that join at z after those of their segment. Of the sides that go along, and
-        are `ending`, only the metric's columns go on."""
+    def _beside(self, layer: int, here: Layout, every: Layout, joining: Sequence[Item]) -> Beside:
+        """Puts the rows of interventions that join at z after those of their segment."""
         tail, joins = layer == self.layers - 1, self._layout(joining).standing
 
         def put(resid: Tensor, z: Tensor) -> tuple[Tensor, Tensor]:
@@ -250,26 +230,17 @@ class PassRun:
             both = []
             for which, x in enumerate((resid, z)):
                 rows = here.parted(x, tail)
-                rows |= {s.first: [s.narrowed(rows[s.first][0])] for s in ending}
                 join(rows, {first: [pair[which]] for first, pair in joined})
                 both.append(every.flat(rows))
-            for segment in ending:
-                segment.narrow = True
             return both[0], both[1]
 
         return put
 
     def _read(self, resid: Rows, order: Sequence[Item]) -> Values:
         layout = self._layout(order)
-        for side in self.sides:
-            resid[side.first] = [side.narrowed(cat(resid[side.first]))]
-            side.narrow = True
         layout.set_rows()
         every = final_norm(self.net, layout.flat(resid), layout.tap(layout, self.layers))
         parts, standing = layout.parted(every, True), layout.standing
-        if self.sides:
-            finish(self.sides, [parts[side.first][0] for side in self.sides])
-            standing = standing[len(self.sides) :]
         x = cat([self._kept(segment, items, parts[segment.first][0]) for segment, items in standing])
         values = self._values(x).split([len(items) for _, items in standing])
         each = [self._or_base(value, s.first) for (s, _), value in zip(standing, values, strict=True)]

@@ -19,7 +19,6 @@ from interp.models.grid import Grid
 from interp.models.net import Net
 
 if TYPE_CHECKING:
-    from interp.interventions.joint import SideTap
     from interp.interventions.plan import Item
 
 
@@ -33,7 +32,7 @@ class Segment:
         read = reader.columns if prefix else None
         narrow = read is not None and read.shape[-1] < len(columns)
         self.tail = Held(base.prompts, read.clamp(min=first), False) if narrow and read is not None else None
-        self.tap: PackedTap | SideTap = PackedTap(base, self.held, self.tail)
+        self.tap = PackedTap(base, self.held, self.tail)
         self._grids: dict[tuple[int, bool], Grid] = {}
 
     def grid(self, packed: int, tail: bool = False) -> Grid:

@@ -42,17 +42,19 @@ def blocks(
     tap: Tap = NO_TAP,
     *,
     start: int = 0,
+    stop: int | None = None,
     prefix: Sequence[KeyValue] | None = None,
     given: Mapping[str, Tensor] = NO_TENSORS,
     tail: Grid | None = None,
     keep: list[KeyValue | None] | None = None,
 ) -> Float[Tensor, "batch kept d_model"]:
-    """Run the blocks from `start` on; `given` belongs to the first of them, `tail` narrows the last.
+    """Run the blocks from `start` on, up to `stop` where not all; `given` belongs to the first of them, `tail` narrows
+    the last one of the model.
 
     With `keep`, a list, the rotated keys and values of each block are appended to it.
     """
     last = net.geometry.layers - 1
-    for layer in range(start, last + 1):
+    for layer in range(start, last + 1 if stop is None else stop):
         resid, after = block(
             net,
             layer,

@@ -1,4 +1,4 @@
-"""A pair of sides gives the same whether it goes along with a pass, runs alone, or both sides run the plain way."""
+"""A pair of sides gives the same whether it is run in one pass or one after the other, or both the plain way."""
 
 from __future__ import annotations
 
@@ -17,11 +17,9 @@ from interp.hooks.prompts import Prompts
 from interp.hooks.sites import SITES, sites_of
 from interp.interventions import pair as pairs
 from interp.interventions.ablation import ablate
-from interp.interventions.joint import donor_start
 from interp.interventions.pair import Pair
 from interp.interventions.patching import patch
 from interp.interventions.plan import Options
-from interp.interventions.reading import Reader
 from interp.models.model import Model
 from interp.tasks.answers import Answers
 from interp.tasks.values import Task
@@ -72,32 +70,33 @@ def effects(model: Model, task: Task, how: dict[str, Any], options: Options, sit
     return torch.cat([found.values, found.clean[None], found.corrupt[None]])
 
 
-def compare(model: Model, kind: str, task: Task, how: dict[str, Any], sites: Sequence[str], seen: Counter[str]) -> None:
-    """Planned against plain, in float64 too; counts who carried the pair."""
-    blocks, finish, carries = pairs.run_blocks, Pair.finish, []
+def compare(
+    model: Model, kind: str, task: Task, how: dict[str, Any], sites: Sequence[str], apart: bool, seen: Counter[str]
+) -> None:
+    """Planned against plain, in float64 too; counts how the pair was run."""
+    walk, walks = Pair._walk, []
 
-    def counted(*given: Any) -> Any:
-        carries.append(False)
-        return blocks(*given)
+    def counted(pair: Pair, *given: Any) -> Any:
+        walks.append(pair)
+        return walk(pair, *given)
 
-    def finished(pair: Pair, views: Any, reader: Reader) -> None:
-        carries.append(True)
-        seen["from a later column"] += int(donor_start(pair, reader) > 0)
-        finish(pair, views, reader)
-
-    with mock.patch.object(pairs, "run_blocks", counted), mock.patch.object(Pair, "finish", finished):
+    cheap = mock.patch.object(pairs, "AGAIN", (0, 0.0) if apart else pairs.AGAIN)
+    with cheap, mock.patch.object(Pair, "_walk", counted):
         planned = effects(model, task, how, Options(), sites)
-    assert len(carries) <= 1, "run once, alone or along"
+    assert len(walks) <= 2, "each side is run once"
+    assert len(set(walks)) <= 1
+    for pair in walks[:1]:
+        seen["from a later column" if pair.start else "in one"] += 1
+        seen["to the metric's columns" if pair.ends_early else "to the end"] += 1
     plain, double = (effects(m, task, how, Options(plain=True), sites) for m in (model, in_double(kind)))
     again = effects(in_double(kind), task, how, Options(), sites)
     assert torch.equal(planned.isnan(), plain.isnan())
     size = max(float(plain.nan_to_num().abs().max()), 1.0)
     rounding = float((plain - double).nan_to_num().abs().max())
-    apart = float((planned - plain).nan_to_num().abs().max())
-    assert apart <= max(WITHIN * size, STEEPEST * rounding), (apart, rounding)
+    off = float((planned - plain).nan_to_num().abs().max())
+    assert off <= max(WITHIN * size, STEEPEST * rounding), (off, rounding)
     within = IN_DOUBLE if kind.startswith(IN_DOUBLE_WHOLLY) else WITHIN
     assert float((again - double).nan_to_num().abs().max()) <= within * size
-    seen["alone" if False in carries else "along" if True in carries else "apart"] += 1
     seen["moved"] += int(((plain[:-2] - plain[0]).nan_to_num().abs() > 1e-4).any())
     seen["padded"] += int(task.clean.padded)
 
@@ -132,10 +131,10 @@ def check(draws: int, kinds: Sequence[str], seeded: bool) -> Counter[str]:
 def _of_kind(kind: str, draws: int, number: int | None, seen: Counter[str]) -> None:
     model = model_of(kind)
 
-    @given(tasks(), hows(model), st.sampled_from([0.0, 48.0]))
-    def equal(task: Task, how: tuple[list[str], dict[str, Any]], merge: float) -> None:
+    @given(tasks(), hows(model), st.sampled_from([0.0, 48.0]), st.booleans())
+    def equal(task: Task, how: tuple[list[str], dict[str, Any]], merge: float, apart: bool) -> None:
         with overhead(merge):
-            compare(model, kind, task, how[1], how[0], seen)
+            compare(model, kind, task, how[1], how[0], apart, seen)
 
     profile = settings(
         max_examples=draws, deadline=None, database=None, phases=PHASES, suppress_health_check=list(HealthCheck)
@@ -143,17 +142,20 @@ def _of_kind(kind: str, draws: int, number: int | None, seen: Counter[str]) -> N
     profile(equal if number is None else seed(number)(equal))()
 
 
+def _rare(seen: Counter[str], least: int, causal: bool = True) -> list[str]:
+    """Classes of which fewer were drawn."""
+    classes = ("in one", "to the metric's columns", "to the end", "moved", "padded")
+    return [what for what in (*classes, *(("from a later column",) if causal else ())) if seen[what] < least]
+
+
 @pytest.mark.slow
-def test_pairs_are_the_same_along_and_alone() -> None:
+def test_pairs_are_the_same_in_one_and_apart() -> None:
     seen = check(4, KINDS, seeded=True) + check(1, REST, seeded=True)
-    rare = [what for what in ("along", "from a later column", "alone", "moved", "padded") if seen[what] < 10]
-    assert not rare, dict(seen)
+    assert not _rare(seen, 10), dict(seen)
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("kind", [*KINDS, *REST])
 def test_pairs_are_the_same_in_many_draws(kind: str) -> None:
     seen = check(60, (kind,), seeded=False)
-    causal = model_of(kind).geometry.causal
-    often = ("along", "alone", "moved", *(("from a later column",) if causal else ()))
-    assert min(seen[what] for what in often) >= 3, dict(seen)
+    assert not _rare(seen, 3, model_of(kind).geometry.causal), dict(seen)

@@ -1,33 +1,50 @@
-"""Both sides of a pair in one pass: what two runs give, and the same bits before the first difference."""
+"""Both sides of a pair, in one pass or one after the other: what two runs give, and the same bits before the first
+difference."""
 
 from __future__ import annotations
 
 import pytest
 import torch
 
+from interp.hooks.prompts import Prompts
 from interp.hooks.sites import resolve_all
 from interp.interventions import pair as pairs
 from interp.interventions import sweep
 from interp.interventions.base import base_run
 from interp.interventions.pair import Pair, runs_together
 from interp.interventions.patching import PatchDirection, patch
-from interp.interventions.plan import Options, make_plan
+from interp.interventions.plan import Options
 from tests.interventions.pairs import random_task
 from tests.tiny import tiny
 
 SITES = ["z", "pattern", "resid_pre", "mlp_out"]
 
 
-@pytest.mark.parametrize("kind", ["gpt2", "llama", "gemma2", "neox"])
+@pytest.fixture(params=["in one", "apart"])
+def start(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
+    """Each test with both sides in one pass, and with the donor from its first other column on; which that is."""
+    if request.param == "in one":
+        return 0
+    monkeypatch.setattr(pairs, "AGAIN", (0, 0.0))
+    return 3
+
+
+@pytest.mark.parametrize("kind", ["gpt2", "llama", "gemma2", "neox", "gpt_neo"])
 @pytest.mark.parametrize("side", ["right", "left"])
-def test_equals_two_runs(kind: str, side: str) -> None:
+@pytest.mark.parametrize("sites", [SITES, ["z", "q"], [*SITES, "head_out", "k_input", "ln_final"]])
+def test_equals_two_runs(kind: str, side: str, sites: list[str], start: int) -> None:
     model = tiny(kind)
     task = random_task(model, side=side)
-    places = resolve_all(SITES, model.geometry)
-    mine, theirs = Pair(model, task.corrupt, task.clean, places, places, model.net).sides()
+    places = resolve_all(sites, model.geometry)
+    pair = Pair(model, task.corrupt, task.clean, places, places, model.net)
+    assert pair.start == start
+    assert pair.ends_early == (sites == ["z", "q"])
+    mine, theirs = pair.sides()
     for got, prompts in ((mine, task.corrupt), (theirs, task.clean)):
         alone = base_run(model, prompts, places)
-        assert set(got.run.acts) == set(alone.run.acts)
+        assert set(got.run.acts) >= set(alone.run.acts)
+        mask = prompts.mask[..., None]
+        torch.testing.assert_close(got.final * mask, alone.final * mask, rtol=1e-5, atol=1e-5)
         for address, value in alone.run.acts.items():
             real = prompts.mask.view(*prompts.mask.shape, *(1,) * (value.ndim - 2))
             real = real.transpose(1, 2) if "pattern" in address else real
@@ -54,20 +71,6 @@ def test_large_and_unlike_sides_run_apart(monkeypatch: pytest.MonkeyPatch) -> No
         assert {first for p in one.plan.passes for first in p.firsts} == {3}
 
 
-def test_a_plan_says_which_pass_carries_them() -> None:
-    """Of neurons the values are asked first, and scores are no tokens side by side: there the sides run alone."""
-    model = tiny("gpt2")
-    task = random_task(model, (8, 8))
-    for sites, by, along in (("z", "head", True), ("mlp_post", "neuron", False), ("scores", "head", False)):
-        plan = patch(model, task, sites, by).plan
-        assert plan is not None
-        assert (plan.carrier is not None) == along
-        assert plan.explain()["why"].str.contains("both sides' own runs go along").any() == along
-        assert plan.base.pair is not None
-        again = make_plan(model, plan.interventions, plan.reader, base=plan.base)
-        assert again.carrier is None, "they have been run"
-
-
 def test_windows_start_from_the_same_run() -> None:
     """Joint edits of several layers are replayed from the base run that the donor belongs to."""
     model = tiny("gpt2")
@@ -80,19 +83,27 @@ def test_windows_start_from_the_same_run() -> None:
 
 @pytest.mark.parametrize("metric", ["logit_diff", "kl", "cross_entropy"])
 @pytest.mark.parametrize("direction", ["denoise", "noise"])
-def test_no_pass_of_their_own(metric: str, direction: PatchDirection, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Base run, donor and what a metric compares with are read in the pass of edits that they go along with."""
+@pytest.mark.parametrize("sites", ["z", "mlp_out"])
+def test_each_side_is_run_once(
+    sites: str, metric: str, direction: PatchDirection, start: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Base run, donor, and what a metric reads of them or compares with, come from the same passes."""
     model = tiny("gpt2")
     task = random_task(model, (8, 8))
-    plain = patch(model, task, "z", "head", metric, direction=direction, options=Options(plain=True))
-    monkeypatch.setattr(pairs, "run_blocks", None)
+    plain = patch(model, task, sites, "layer", metric, direction=direction, options=Options(plain=True))
+    walk, walks = Pair._walk, []
+
+    def counted(pair: Pair, prompts: Prompts, first_column: int, first: int) -> tuple[torch.Tensor, ...]:
+        walks.append((len(prompts), first_column))
+        return walk(pair, prompts, first_column, first)
+
+    monkeypatch.setattr(Pair, "_walk", counted)
     monkeypatch.setattr(sweep, "base_run", None)
-    replayed = patch(model, task, "z", "head", metric, direction=direction)
+    replayed = patch(model, task, sites, "layer", metric, direction=direction)
     for got, want in (
         (replayed.values, plain.values),
         (replayed.clean, plain.clean),
         (replayed.corrupt, plain.corrupt),
     ):
         torch.testing.assert_close(got, want, rtol=1e-5, atol=1e-5)
-    assert replayed.plan is not None
-    assert replayed.plan.explain()["why"].tolist() == ["both sides' own runs go along"]
+    assert walks == ([(2, 0), (2, start)] if start else [(4, 0)])

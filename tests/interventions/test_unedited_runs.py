@@ -37,18 +37,18 @@ ABLATIONS: dict[str, dict[str, Any]] = {
 
 @pytest.fixture
 def passes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Rows of every unedited pass that is run by itself."""
+    """Rows of every unedited pass."""
     ran: list[int] = []
 
-    def counted(original: Callable[..., Any], prompts_at: int) -> Callable[..., Any]:
-        def run(*given: Any, **named: Any) -> Any:
-            ran.append(len(given[prompts_at]))
-            return original(*given, **named)
+    def counted(original: Callable[..., Any]) -> Callable[..., Any]:
+        def run(self_or_model: Any, prompts: Prompts, *given: Any, **named: Any) -> Any:
+            ran.append(len(prompts))
+            return original(self_or_model, prompts, *given, **named)
 
         return run
 
-    monkeypatch.setattr(pairs, "run_blocks", counted(pairs.run_blocks, 1))
-    monkeypatch.setattr(unedited, "base_run", counted(unedited.base_run, 1))
+    monkeypatch.setattr(pairs.Pair, "_walk", counted(pairs.Pair._walk))
+    monkeypatch.setattr(unedited, "base_run", counted(unedited.base_run))
     return ran
 
 
@@ -57,12 +57,6 @@ def same(got: Effects, want: Effects) -> None:
     for name in ("values", "baseline", "clean", "corrupt"):
         torch.testing.assert_close(getattr(got, name), getattr(want, name), rtol=1e-5, atol=1e-5, equal_nan=True)
     assert [dict(k) for k in got.keys] == [dict(k) for k in want.keys]
-
-
-def carried(effects: Effects) -> bool:
-    """Whether the unedited runs went along with a pass of the sweep."""
-    assert effects.plan is not None
-    return effects.plan.carrier is not None
 
 
 def unaligned(model: Model) -> Task:
@@ -101,26 +95,24 @@ def test_they_are_run_once(passes: list[int]) -> None:
     task = random_task(model, (8, 8))
     runs = interp.UneditedRuns(model, task)
     first = interp.patch(model, task, "z", "head", runs=runs)
-    assert carried(first), "the first sweep takes them along"
-    for _ in range(2):
-        again = interp.patch(model, task, "z", "head", runs=runs)
-        assert not carried(again)
-        assert again.plan.flops == first.plan.flops
+    assert first.plan is not None
+    assert passes == [4], "both sides in one"
+    for metric in ("logit_diff", "kl", "cross_entropy"):
+        again = interp.patch(model, task, "z", "head", metric, runs=runs)
+        assert again.plan is not None
+        assert metric != "logit_diff" or again.plan.flops == first.plan.flops
     interp.patch(model, task, "L0.z", "head+position", runs=runs)
-    interp.ablate(model, task, "z", "head", ablation="corrupt", runs=interp.UneditedRuns(model, task))
-    assert passes == []
-    interp.patch(model, task, "z", "head", "kl", runs=runs)
-    assert passes == [4], "what another metric reads was not kept"
-    interp.patch(model, task, "z", "head", "cross_entropy", runs=runs)
     assert passes == [4]
-    more = interp.patch(model, task, ["z", "mlp_out"], "layer", runs=runs)
-    assert carried(more), "another site: once more, along with a pass"
-    before = list(passes)
+    interp.patch(model, task, ["z", "mlp_out"], "layer", runs=runs)
+    assert passes == [4, 4], "another site: once more"
     for sites in ("z", "mlp_out"):
         interp.patch(model, task, sites, "layer", runs=runs)
-    interp.ablate(model, task, "mlp_out", "layer", ablation="zero", runs=runs)
-    interp.ablate(model, task, "mlp_out", "layer", ablation="zero", runs=runs)
-    assert passes == [*before, 2], "the clean side alone, once"
+    assert passes == [4, 4]
+    for _ in range(2):
+        interp.ablate(model, task, "mlp_out", "layer", ablation="zero", runs=runs)
+    assert passes == [4, 4, 2], "the clean side alone, once"
+    interp.ablate(model, task, "z", "head", ablation="corrupt", runs=interp.UneditedRuns(model, task))
+    assert passes == [4, 4, 2, 4]
 
 
 def test_large_sides_are_run_once(passes: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
