@@ -7,7 +7,7 @@ passes enter, and the rotated keys and values that later positions read.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -85,9 +85,16 @@ class Base:
 
 
 def base_run(
-    model: Model, prompts: Prompts, capture: Iterable[Address], net: Net | None = None, *, whole_passes: bool = False
+    model: Model,
+    prompts: Prompts,
+    capture: Iterable[Address],
+    net: Net | None = None,
+    *,
+    whole_passes: bool = False,
+    loose: bool = False,
 ) -> Base:
-    """Run the prompts unedited, keeping the addresses named. `net` saves finding the model's parts again.
+    """Run the prompts unedited, keeping the addresses named. `net` saves finding the model's parts again; `loose` as
+    `Net` has it.
 
     UserError where functions or hooks of the user take part in runs, unless only `whole_passes` follow: what computes
     a model part by part would pass them by.
@@ -97,7 +104,7 @@ def base_run(
         raise UserError(f"{reason}: a model that is computed part by part cannot heed that; take it off first")
     prompts = model.prompts(prompts)
     model._refuse_container_hooks(net)
-    acts, final = run_blocks(net, prompts, wanted)
+    acts, final = run_blocks(replace(net, loose=loose), prompts, wanted)
     empty = final.new_empty(len(prompts), 0, 0)
     return Base(model, net, prompts, Run(prompts, empty, acts, layers=net.geometry.layers), final)
 

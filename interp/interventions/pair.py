@@ -190,7 +190,7 @@ class Pair:
                 each = torch.cat([c.expand(len(self.mine), -1) for c in columns if c is not None])
                 held = Held(self.both, each, False)
             x = final_norm(self.net, self._ended(held))
-            views = reader.views(x.view(2, -1, *x.shape[1:]))
+            views = reader.views(x.view(2, -1, *x.shape[1:]), loose=True)
             self._read = reader, [replace(v, side=r.side) for v, r in zip(views, readers, strict=True)]
         return self._read[1][side]
 

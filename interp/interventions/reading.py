@@ -80,16 +80,16 @@ class Reader:
         """The metric's view, from what the unembedding receives at the columns read."""
         return next(self.views(x[None]))
 
-    def views(self, x: Float[Tensor, "item row kept d_model"]) -> Iterator[LogitsView]:
-        """The view of each of several runs, their logits computed together."""
+    def views(self, x: Float[Tensor, "item row kept d_model"], loose: bool = False) -> Iterator[LogitsView]:
+        """The view of each of several runs, their logits computed together; `loose` as `Net` has it."""
         if self.reads == "answers":
             view = self._of_answers(x)
             for right, wrong in zip(view.right, view.wrong, strict=True):  # type: ignore[arg-type]
                 yield LogitsView(right, wrong, side=self.side)
             return
-        numbers = x.shape[1] * x.shape[2] * self.net.geometry.d_vocab
+        net, numbers = replace(self.net, loose=loose), x.shape[1] * x.shape[2] * self.net.geometry.d_vocab
         for part in x.split(max(1, LOGITS // numbers)):
-            for logits in unembed(self.net, part.flatten(0, 1)).view(*part.shape[:3], -1):
+            for logits in unembed(net, part.flatten(0, 1)).view(*part.shape[:3], -1):
                 whole = self.reads == "all"
                 yield LogitsView(full=logits, side=self.side) if whole else LogitsView(vocab=logits, side=self.side)
 
@@ -105,10 +105,10 @@ class Reader:
         return self.metric.from_view(self.view(x), self.task, self.compared)
 
     def values_of(self, x: Float[Tensor, "item row kept d_model"]) -> Float[Tensor, "item prompt"]:
-        """The metric of each of several runs."""
+        """The metric of each of several replayed runs."""
         if self.metric.many and self.reads == "answers":
             return self.metric.from_view(self._of_answers(x), self.task, self.compared)
-        return torch.stack(list(self.metric.from_views(self.views(x), self.task, self.compared)))
+        return torch.stack(list(self.metric.from_views(self.views(x, loose=True), self.task, self.compared)))
 
     def of_logits(self, logits: Float[Tensor, "row pos d_vocab"]) -> Float[Tensor, " prompt"]:
         """The metric from a whole run's logits."""

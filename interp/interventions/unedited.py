@@ -68,7 +68,8 @@ class SideRuns:
         if known is None or not names <= set(known.run.acts):
             if known is not None:
                 wanted = [*wanted, *(Address.parse(name) for name in known.run.acts if name not in names)]
-            known = self._bases[side] = base_run(self.model, prompts, wanted, self.net, whole_passes=True)
+            known = base_run(self.model, prompts, wanted, self.net, whole_passes=True, loose=True)
+            self._bases[side] = known
         return _labelled(known, prompts)
 
 

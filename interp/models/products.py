@@ -8,6 +8,7 @@ lie beside it. Elsewhere, and where a graph is built, the callers in `loose.py` 
 
 from __future__ import annotations
 
+import os
 from functools import cache
 from typing import Any
 
@@ -23,6 +24,9 @@ FUSED: dict[tuple[str, str], tuple[str, str]] = {
     ("torch.nn.modules.activation", "ReLU"): ("relu", ""),
 }
 """Activations by module and class, as the operator names them: what it is, and which form of it."""
+KERNELS = 128
+"""Kernels that oneDNN keeps, one for each shape it has met, of two thirds of a megabyte; left alone it keeps 1,024."""
+_CAPACITIES = ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY")
 _DENSE = (Tensor, nn.Parameter)
 
 
@@ -31,7 +35,21 @@ def _operator() -> Any:
     """torch's linear operator of oneDNN; None where it has none, or this processor no AVX-512."""
     if torch.backends.cpu.get_cpu_capability() != "AVX512" or not torch.backends.mkldnn.is_available():
         return None
-    return getattr(torch.ops.mkldnn, "_linear_pointwise", None)
+    operator = getattr(torch.ops.mkldnn, "_linear_pointwise", None)
+    if operator is not None:
+        _keep_few_kernels(operator)
+    return operator
+
+
+def _keep_few_kernels(operator: Any) -> None:
+    """Multiply once with the capacities set: oneDNN asks the environment for them when it is first used, once."""
+    ours = {name: str(KERNELS) for name in _CAPACITIES if name not in os.environ}
+    os.environ.update(ours)
+    try:
+        operator(torch.zeros(1, 1), torch.zeros(1, 1), None, "none", [], "")
+    finally:
+        for name in ours:
+            del os.environ[name]
 
 
 def by_onednn(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> bool:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 import time
 
 import pytest
@@ -81,3 +84,26 @@ def test_only_where_it_may_be() -> None:
         assert not by_onednn(x.bfloat16(), w.bfloat16())
         assert not by_onednn(x, w.to_sparse())
         assert not by_onednn(x, w.as_subclass(Own))
+
+
+MANY_SHAPES = """
+import torch
+from interp.models.products import product
+def resident():
+    return int(open("/proc/self/statm").read().split()[1]) * 4096 / 2**20
+x, w = torch.randn(1200, 64), torch.randn(64, 64)
+with torch.no_grad():
+    for rows in range(1, 1201):
+        product(x[:rows], w)
+        if rows == 600:
+            before = resident()
+print(resident() - before)
+"""
+
+
+@needs_onednn
+def test_kernels_of_many_shapes_do_not_pile_up() -> None:
+    before = dict(os.environ)
+    done = subprocess.run([sys.executable, "-c", MANY_SHAPES], capture_output=True, text=True, check=True)
+    assert float(done.stdout) < 60, "MB that 600 more shapes take"  # 226 where oneDNN keeps what it likes
+    assert dict(os.environ) == before
