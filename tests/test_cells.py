@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -380,3 +382,16 @@ def test_the_rng_is_the_seeds(tmp_path: Path) -> None:
 def test_run_json_is_plain_json(tmp_path: Path) -> None:
     text = (run_cell(HEADS, {}, out=tmp_path).path / "run.json").read_text()
     assert json.loads(text, parse_constant=lambda c: pytest.fail(f"{c} is no JSON"))
+
+
+PARENT = """
+import subprocess, sys
+much = bytearray(b"1") * (600 << 20)
+child = "from interp.results.origin import peak_memory; print(peak_memory())"
+print(subprocess.run([sys.executable, "-c", child], capture_output=True, text=True, check=True).stdout)
+"""
+
+
+def test_peak_memory_is_not_that_of_the_process_that_started_it() -> None:
+    done = subprocess.run([sys.executable, "-c", PARENT], capture_output=True, text=True, check=True)
+    assert 1e6 < int(done.stdout) < 300e6

@@ -14,6 +14,7 @@ from typing import Any
 
 from experiments.benchmark.attribution_cases import Case, attribution_cases, gpt2_case
 from experiments.benchmark.patching_rows import timed
+from interp.results.origin import peak_memory
 
 SETTING = "gpt2-small, 8 pairs of 16 tokens, different from the second token"
 PLAIN = "one plain forward and backward pass, full logits"
@@ -136,16 +137,9 @@ def measure(case: str, threads: int) -> int:
     torch.set_num_threads(threads)
     work: Case = attribution_cases(*gpt2_case())[case]
     Path("/proc/self/clear_refs").write_text("5")
-    before = _status("VmRSS")
+    before = peak_memory() or 0  # since the reset: what is in use
     work()
-    return _status("VmHWM") - before
-
-
-def _status(field: str) -> int:
-    from pathlib import Path
-
-    line = next(x for x in Path("/proc/self/status").read_text().splitlines() if x.startswith(f"{field}:"))
-    return int(line.split()[1]) * 1024
+    return (peak_memory() or 0) - before
 
 
 if __name__ == "__main__":

@@ -5,6 +5,8 @@ from __future__ import annotations
 import subprocess
 import sys
 
+from interp.results.origin import peak_memory as process_peak
+
 WORK = ("plain", "ours")
 
 
@@ -17,8 +19,6 @@ def peak_memory(shape: str, first: int, kind: str, work: str, threads: int) -> i
 
 def measure(shape: str, first: int, kind: str, work: str, threads: int) -> int:
     """The same, in this process."""
-    import resource
-
     import torch
 
     from experiments.benchmark.ours import sweep
@@ -30,7 +30,7 @@ def measure(shape: str, first: int, kind: str, work: str, threads: int) -> int:
         case.model.run(case.task.corrupt)
     else:
         sweep(case, kind)
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    return process_peak() or 0
 
 
 if __name__ == "__main__":

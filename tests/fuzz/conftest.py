@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-import resource
 from collections.abc import Iterator
 
 import pytest
 
+from interp.results.origin import peak_memory
 from tests.unchecked import unchecked
 
 
 @pytest.fixture(autouse=True, scope="module")
 def _unchecked() -> Iterator[None]:
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    before = peak_memory()
     with unchecked():
         yield
-    grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 2**20
+    after = peak_memory()
+    assert before is not None and after is not None
+    grown = (after - before) / 2**30
     assert grown < 2, f"the peak of memory rose by {grown:.1f} GB"

@@ -16,13 +16,14 @@ from interp.tasks import load_task, task_from_table
 from interp.tasks.tokens import Codec
 
 MEASURE = """
-import json, resource, sys, time
+import json, sys, time
 import interp
+from interp.results.origin import peak_memory
 model = interp.load_model("toy-ioi")
-before, started = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, (time.perf_counter(), time.process_time())
+before, started = peak_memory(), (time.perf_counter(), time.process_time())
 task = interp.load_task(sys.argv[1], model)
 seconds, processor = time.perf_counter() - started[0], time.process_time() - started[1]
-grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024
+grown = (peak_memory() - before) / 2**20
 print(json.dumps({"n": task.n, "seconds": seconds, "processor": processor, "mb": grown}))
 """
 
