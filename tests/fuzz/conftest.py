@@ -16,6 +16,7 @@ def _unchecked() -> Iterator[None]:
     with unchecked():
         yield
     after = peak_memory()
-    assert before is not None and after is not None
+    assert before is not None
+    assert after is not None
     grown = (after - before) / 2**30
     assert grown < 2, f"the peak of memory rose by {grown:.1f} GB"
