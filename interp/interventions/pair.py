@@ -158,11 +158,12 @@ class Pair:
             if side == 0:
                 self._acts[0][name] = own
             elif name in self.given:
-                self._acts[1][name] = self._as_in_mine(own, self._acts[0][name], name)
+                axis = SITES[Address.parse(name).site].token_axis
+                self._acts[1][name] = self._as_in_mine(own, self._acts[0][name], axis)
 
     def _whole(self, mine: Tensor, theirs: Tensor) -> Tensor:
         """Both sides' rows at all columns, from the base run's and the donor's from `start` on."""
-        return torch.cat([mine, torch.cat([mine[:, : self.start], theirs], 1)])
+        return torch.cat([mine, self._as_in_mine(theirs, mine)])
 
     def _ended(self, held: Held | None) -> Float[Tensor, "batch kept d_model"]:
         """The residual of both sides after the last block, at the held columns."""
@@ -224,17 +225,16 @@ class Pair:
 
     def _start(self) -> int:
         """From which column on the donor is run by itself, where that saves more than a second pass costs."""
-        shared, g = (min(self._counts) if self.net.geometry.causal else 0), self.net.geometry
-        tokens, operations = AGAIN
+        g, (tokens, operations) = self.net.geometry, AGAIN
+        shared = min(*self._counts, self.mine.width - 1) if g.causal else 0
         cost = tokens + operations / block_flops(g, 1, 1, self.mine.width)
         return shared if shared * len(self.mine) > cost else 0
 
-    def _as_in_mine(self, own: Tensor, other: Tensor, name: str) -> Tensor:
+    def _as_in_mine(self, own: Tensor, other: Tensor, axis: int = 1) -> Tensor:
         """A donor's value, from `start` on, with the base run's at the columns that they share."""
-        axis, start = SITES[Address.parse(name).site].token_axis, self.start
-        if start:
-            own = torch.cat([other.narrow(axis, 0, start), own], axis)
-        if set(self._counts) == {start}:
+        if self.start:
+            own = torch.cat([other.narrow(axis, 0, self.start), own], axis)
+        if set(self._counts) == {self.start}:
             return own
         if len(set(self._counts)) == 1 and own.is_contiguous():
             shared = self._counts[0]

@@ -14,6 +14,7 @@ from interp.interventions.base import base_run
 from interp.interventions.pair import Pair, runs_together
 from interp.interventions.patching import PatchDirection, patch
 from interp.interventions.plan import Options
+from interp.tasks.values import Task
 from tests.interventions.pairs import random_task
 from tests.tiny import tiny
 
@@ -54,6 +55,19 @@ def test_equals_two_runs(kind: str, side: str, sites: list[str], start: int) -> 
         z, other = (one.run["L0.z"][row] for one in (mine, theirs))
         assert torch.equal(z[:column], other[:column])
         assert not torch.equal(z[column:], other[column:])
+
+
+def test_sides_that_are_the_same(start: int) -> None:
+    model = tiny("gpt2")
+    task = random_task(model, (8, 8))
+    task = Task.of("same", task.clean, task.clean, task.right, task.wrong)
+    effects = patch(model, task, "z", "head", options=Options(exact=True))
+    assert effects.plan is not None
+    assert effects.plan.base.pair is not None
+    assert effects.plan.base.pair.start == (7 if start else 0)
+    assert len(effects.plan.idle) == len(effects.values)
+    assert torch.equal(effects.clean, effects.corrupt)
+    assert bool((effects.values == effects.clean).all())
 
 
 def test_large_and_unlike_sides_run_apart(monkeypatch: pytest.MonkeyPatch) -> None:
