@@ -12,7 +12,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import torch
@@ -210,10 +209,10 @@ class PassRun:
         beside = self._beside(layer, here, every, joining) if joining else None
         every.set_rows()
         tail = last and any(s.tail is not None for s, _ in every.standing)
-        prefix = [partial(s.prefix, layer) for s, _ in here.standing]
+        prefix = [s.prefix(layer) for s, _ in here.standing]
         out, _ = block(
             self.net, layer, here.flat(resid, self.lying), here.columns(), every.tap(here, self.layers),
-            prefix=prefix[0]() if every.alone else prefix, given=given, tail=here.columns(tail) if tail else None,
+            prefix=prefix[0] if every.alone else prefix, given=given, tail=here.columns(tail) if tail else None,
             beside=beside, spare=len(order) > 1,  # the rows of a single one may be the base run's memory
         )  # fmt: skip
         after = every.parted(out, tail)

@@ -8,7 +8,7 @@ written down (`loose_attention.py`). Rows of different lengths are mixed grid by
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Literal
 
 import torch
@@ -24,8 +24,6 @@ from interp.models.net import Net
 from interp.models.ragged import Ragged, end_to_end
 
 KeyValue = tuple[Tensor, Tensor]
-Before = Callable[[], KeyValue | None]
-"""Keys and values of the columns before a grid's, when they are known."""
 
 
 def mixed_by_grid(
@@ -34,15 +32,14 @@ def mixed_by_grid(
     qkv: tuple[Tensor, Tensor, Tensor],
     here: Ragged,
     grid: Ragged,
-    prefix: Sequence[Before],
+    prefix: Sequence[KeyValue | None],
 ) -> Float[Tensor, "token 1 head d_head"]:
-    """The values that queries of rows of different lengths read. What lies before them is asked for here: it may be
-    what the first of the grids has just computed."""
+    """The values that queries of rows of different lengths read."""
     each = zip(here.grids, here.parted(qkv[0]), grid.parted(qkv[1]), grid.parted(qkv[2]), prefix, strict=True)
     mixed = []
     for own, *of_grid, before in each:
         q, k, v = (t.transpose(1, 2) for t in of_grid)
-        mixed.append(values_read(net, layer, q, (k, v), own, before(), NO_TAP, NO_TENSORS).transpose(1, 2))
+        mixed.append(values_read(net, layer, q, (k, v), own, before, NO_TAP, NO_TENSORS).transpose(1, 2))
     return end_to_end(mixed)
 
 

@@ -32,7 +32,7 @@ from interp.hooks.taps import NO_TAP, Tap
 from interp.hooks.values import NO_TENSORS
 from interp.models.activation import gives_fresh
 from interp.models.again import Call, heard, hooked, unheard
-from interp.models.attention import Before, KeyValue, mixed_by_grid, values_read
+from interp.models.attention import KeyValue, mixed_by_grid, values_read
 from interp.models.linear import is_linear, require_sum
 from interp.models.loose import added, mapped, part_of
 from interp.models.mlp import hidden, mlp
@@ -43,8 +43,8 @@ from interp.models.reading import read_norm, replaced
 
 BETWEEN = ("head_out", "attn_out_pre", "attn_out")
 """Sites between z and the residual stream."""
-Prefix = KeyValue | Sequence[Before] | None
-"""Keys and values before the held columns; of each of several grids, when it comes to them."""
+Prefix = KeyValue | Sequence[KeyValue | None] | None
+"""Keys and values before the held columns, or before those of each of several grids."""
 Beside = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
 """Puts residual and z of further rows beside those of the others."""
 
