@@ -259,6 +259,8 @@ class Model:
         """
         if self._functions:
             return "functions of the user are on the model"
+        if torch.is_autocast_enabled(self.device.type):
+            return "autocast is on, which chooses dtypes as a run goes"
         if everywhere._global_forward_hooks or everywhere._global_forward_pre_hooks:
             return "hooks of the user are on all modules"
         for module in (self.net if net is None else net).called:

@@ -223,3 +223,16 @@ def test_a_norm_of_the_users_is_heeded_and_read_only_if_it_is_one(power: float) 
             continue
         with pytest.raises(UserError, match="a RMSNorm is neither the LayerNorm nor the RMSNorm"):
             read()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_autocast_is_heeded_by_whole_passes(kind: str) -> None:
+    model = tiny(kind)
+    with torch.autocast("cpu", torch.bfloat16):
+        for sites, by in SWEEPS:
+            planned, plain = (patch(model, task(), sites, by, options=o) for o in (Options(), Options(plain=True)))
+            assert torch.equal(planned.values, plain.values)
+            assert planned.plan is not None
+            assert planned.plan.explain()["why"].str.contains("autocast").any()
+        with pytest.raises(UserError, match="autocast"):
+            edge_effects(model, task())
