@@ -81,7 +81,8 @@ def block(
             normed = None  # it is of the rows that were there before
         if z is not None and _sums(net, parts.out) and not any(tap.wants(site, layer) for site in BETWEEN):
             mid = added(resid, parts.out, z.flatten(2), spare)
-            ours = not tap.wants("resid_mid", layer)
+            # without a norm ln2 is the residual itself
+            ours = not tap.wants("resid_mid", layer) and (g.pre_norm or not tap.wants("ln2", layer))
         else:
             attn_out = written(net, layer, z, tap, given)
             if g.parallel and g.mlp:

@@ -45,7 +45,7 @@ def tasks(draw: st.DrawFn) -> Task:
     generator = torch.Generator().manual_seed(draw(st.integers(0, 99)))
     clean = [torch.randint(1, VOCAB, (n,), generator=generator) for n in lengths]
     moved = [draw(st.lists(st.booleans(), min_size=n, max_size=n)) for n in lengths]
-    same_first = draw(st.booleans())  # and not at the start: the donor may be run from there on
+    same_first = draw(st.sampled_from([True, True, False]))  # and not at the start: the donor may be run from there on
     first = draw(st.integers(1, min(lengths) - 1))
     corrupt = []
     for row, flags in zip(clean, moved, strict=True):
@@ -132,7 +132,7 @@ def check(draws: int, kinds: Sequence[str], seeded: bool) -> Counter[str]:
 def _of_kind(kind: str, draws: int, number: int | None, seen: Counter[str]) -> None:
     model = model_of(kind)
 
-    @given(tasks(), hows(model), st.sampled_from([0.0, 48.0]), st.booleans())
+    @given(tasks(), hows(model), st.sampled_from([0.0, 48.0]), st.sampled_from([True, True, False]))
     def equal(task: Task, how: tuple[list[str], dict[str, Any]], merge: float, apart: bool) -> None:
         with overhead(merge):
             compare(model, kind, task, how[1], how[0], apart, seen)

@@ -7,13 +7,14 @@ import pytest
 import torch
 
 from interp.hooks.prompts import Prompts
-from interp.hooks.sites import resolve_all
+from interp.hooks.sites import resolve_all, sites_of
 from interp.interventions import pair as pairs
 from interp.interventions import sweep
 from interp.interventions.base import base_run
 from interp.interventions.pair import Pair, runs_together
 from interp.interventions.patching import PatchDirection, patch
 from interp.interventions.plan import Options
+from interp.models import products
 from interp.tasks.values import Task
 from tests.interventions.pairs import random_task
 from tests.tiny import tiny
@@ -55,6 +56,29 @@ def test_equals_two_runs(kind: str, side: str, sites: list[str], start: int) -> 
         z, other = (one.run["L0.z"][row] for one in (mine, theirs))
         assert torch.equal(z[:column], other[:column])
         assert not torch.equal(z[column:], other[column:])
+
+
+@pytest.mark.parametrize("kind", ["gpt2", "llama", "native:none"])
+@pytest.mark.parametrize("own_products", [True, False])
+def test_what_is_kept_is_not_written_to(kind: str, own_products: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A sum in place may not land in memory that is kept: without a norm, ln2 is the residual itself."""
+    if own_products:
+        monkeypatch.setattr(products, "_operator", lambda: None)
+    model = tiny(kind)
+    task = random_task(model, (8, 8))
+    for site in sites_of(model.geometry):
+        places = resolve_all([site.name], model.geometry)
+        if site.name.startswith("logits"):
+            continue
+        both = zip(
+            Pair(model, task.corrupt, task.clean, places, places, model.net).sides(),
+            (task.corrupt, task.clean),
+            strict=True,
+        )
+        for got, prompts in both:
+            alone = base_run(model, prompts, places)
+            for address, value in alone.run.acts.items():
+                torch.testing.assert_close(got.run[address], value, rtol=1e-5, atol=1e-5)
 
 
 def test_sides_that_are_the_same(start: int) -> None:
