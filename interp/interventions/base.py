@@ -6,7 +6,7 @@ passes enter, and the rotated keys and values that later positions read.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -19,9 +19,10 @@ from interp.hooks.addresses import Address
 from interp.hooks.context import Held
 from interp.hooks.prompts import Prompts
 from interp.hooks.taps import RunTap
-from interp.hooks.values import Run
+from interp.hooks.values import NO_TENSORS, Run
 from interp.interventions.entry import FINAL
 from interp.models.attention import KeyValue
+from interp.models.block import mixed
 from interp.models.forward import blocks, embed, final_norm
 from interp.models.grid import Grid
 from interp.models.heap import keep_freed_memory
@@ -104,18 +105,36 @@ def base_run(
         raise UserError(f"{reason}: a model that is computed part by part cannot heed that; take it off first")
     prompts = model.prompts(prompts)
     model._refuse_container_hooks(net)
-    acts, final = run_blocks(replace(net, loose=loose), prompts, wanted)
+    acts, (final,) = run_blocks(replace(net, loose=loose), prompts, wanted)
     empty = final.new_empty(len(prompts), 0, 0)
     return Base(model, net, prompts, Run(prompts, empty, acts, layers=net.geometry.layers), final)
 
 
-def run_blocks(net: Net, prompts: Prompts, wanted: list[Address]) -> tuple[Mapping[str, Tensor], Tensor]:
-    """Captures by address, and the residual after the last block."""
+def run_blocks(
+    net: Net,
+    prompts: Prompts,
+    wanted: list[Address],
+    start: int = 0,
+    prefix: Sequence[KeyValue] | None = None,
+    *,
+    to_z: bool = False,
+) -> tuple[Mapping[str, Tensor], tuple[Tensor, ...]]:
+    """Captures by address, and the residual after the last block; with `to_z` the residual before it, and its z.
+
+    Only columns from `start` on are run: `prefix` are each layer's keys and values of those before.
+    """
     keep_freed_memory(net.device)
-    tap = RunTap(net.geometry, Held.all(prompts), capture=wanted)
-    grid = Grid.of(net, prompts, net.dtype)
+    last, columns = net.geometry.layers - 1, torch.arange(start, prompts.width, device=prompts.device)
+    held = Held(prompts, columns, start == 0, start=start)
+    grid, tap = Grid(net, held, net.dtype, start), RunTap(net.geometry, held, capture=wanted)
     with torch.no_grad():
-        final = blocks(net, embed(net, prompts.tokens, grid, tap), grid, tap)
+        x = embed(net, held.take(prompts.tokens), grid, tap)
+        x = blocks(net, x, grid, tap, prefix=prefix, stop=last if to_z else None)
+        if to_z:
+            x = tap("resid_pre", last, x.to(net.layers[last].device))
+            z, _ = mixed(net, last, x, grid, tap, None if prefix is None else prefix[last], NO_TENSORS, None)
+            assert z is not None
+            return tap.captured(), (x, z)
         if any(a.site in FINAL for a in wanted):
-            final_norm(net, final, tap)
-    return tap.captured(), final
+            final_norm(net, x, tap)
+    return tap.captured(), (x,)

@@ -21,18 +21,16 @@ from interp.hooks.addresses import Address
 from interp.hooks.context import Held
 from interp.hooks.prompts import Prompts
 from interp.hooks.sites import SITES
-from interp.hooks.taps import RunTap
-from interp.hooks.values import NO_TENSORS, Run
-from interp.interventions.base import Base
+from interp.hooks.values import Run
+from interp.interventions.base import Base, run_blocks
 from interp.interventions.cost import block_flops
 from interp.interventions.entry import BEFORE_QUERIES, FINAL, ORDER
 from interp.interventions.reading import Reader
 from interp.metric_values import LogitsView
 from interp.models.attention import KeyValue
-from interp.models.block import block, mixed
-from interp.models.forward import blocks, embed, final_norm
+from interp.models.block import block
+from interp.models.forward import final_norm
 from interp.models.grid import Grid
-from interp.models.heap import keep_freed_memory
 from interp.models.model import Model
 from interp.models.net import Net
 
@@ -114,9 +112,7 @@ class Pair:
     def acts(self, side: int) -> Mapping[str, Tensor]:
         """What was kept of a side; runs the pair where nothing has."""
         if self._ending is None:
-            keep_freed_memory(self.net.device)
-            with torch.no_grad():
-                ends = [self._walk(prompts, start, first) for first, (prompts, start) in enumerate(self.walks)]
+            ends = [self._walk(prompts, start, first) for first, (prompts, start) in enumerate(self.walks)]
             self._ending = ends[0] if len(ends) == 1 else tuple(map(self._whole, *ends))
         return self._acts[side]
 
@@ -125,25 +121,10 @@ class Pair:
 
         Returns residual and z of the last block, or the residual after it where something beyond z is wanted.
         """
-        net, last = self.net, self.net.geometry.layers - 1
         wanted = [a for a in self.wanted if str(a) in self.given] if first else self.wanted
-        columns = torch.arange(start, prompts.width, device=prompts.device)
-        held = Held(prompts, columns, start == 0, start=start)
-        grid, tap = Grid(net, held, net.dtype, start), RunTap(net.geometry, held, capture=wanted)
-        prefix = [self._before(layer) for layer in range(last + 1)] if start else None
-        x = embed(net, held.take(prompts.tokens), grid, tap)
-        if self.ends_early:
-            x = blocks(net, x, grid, tap, prefix=prefix, stop=last).to(net.layers[last].device)
-            x = tap("resid_pre", last, x)
-            before = None if prefix is None else prefix[last]
-            z, _ = mixed(net, last, x, grid, tap, before, NO_TENSORS, None)
-            assert z is not None
-            ending: tuple[Tensor, ...] = (x, z)
-        else:
-            ending = (blocks(net, x, grid, tap, prefix=prefix),)
-            if any(a.site in FINAL for a in wanted):
-                final_norm(net, ending[0], tap)
-        for name, value in tap.captured().items():
+        prefix = [self._before(layer) for layer in range(self.net.geometry.layers)] if start else None
+        acts, ending = run_blocks(self.net, prompts, wanted, start, prefix, to_z=self.ends_early)
+        for name, value in acts.items():
             self._keep(name, value, first)
         return ending
 

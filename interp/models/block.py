@@ -34,7 +34,7 @@ from interp.models.activation import gives_fresh
 from interp.models.again import Call, heard, hooked, unheard
 from interp.models.attention import KeyValue, mixed_by_grid, values_read
 from interp.models.linear import is_linear, require_sum
-from interp.models.loose import added, mapped, part_of
+from interp.models.loose import added, caller, part_of
 from interp.models.mlp import hidden, mlp
 from interp.models.net import LayerParts, Net, matrix, packed
 from interp.models.norms import Norm
@@ -147,8 +147,7 @@ def written(
     if z is None:
         return tap("attn_out", layer, given["attn_out"])
     parts = net.layers[layer]
-    wide = z.reshape(*z.shape[:2], -1)
-    out = mapped(parts.out, wide) if net.loose else parts.out(wide)
+    out = caller(net.loose)(parts.out, z.reshape(*z.shape[:2], -1))
     if tap.wants("head_out", layer):
         out = _through_head_outputs(parts, layer, z, out, tap)
     if net.geometry.post_norm:
@@ -215,8 +214,8 @@ def project(
     """
     parts, g = net.layers[layer], net.geometry
     shape = (*x.shape[:2], -1, g.d_head)
-    if net.loose and call is heard:
-        call = mapped
+    if call is heard:
+        call = caller(net.loose)
     if net.family.packing == "separate":
         reader = x
         if g.qk_positions:

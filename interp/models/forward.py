@@ -17,7 +17,7 @@ from interp.hooks.values import NO_TENSORS
 from interp.models.attention import KeyValue
 from interp.models.block import block
 from interp.models.grid import Grid
-from interp.models.loose import mapped
+from interp.models.loose import caller
 from interp.models.net import Net
 from interp.models.reading import through_scale
 
@@ -79,7 +79,7 @@ def final_norm(net: Net, resid: Float[Tensor, "*rows pos d_model"], tap: Tap = N
 
 def unembed(net: Net, x: Float[Tensor, "*rows pos d_model"], tap: Tap = NO_TAP) -> Float[Tensor, "*rows pos d_vocab"]:
     """What the unembedding receives to logits, soft-cap included."""
-    logits = x if net.unembed is None else mapped(net.unembed, x) if net.loose else net.unembed(x)
+    logits = x if net.unembed is None else caller(net.loose)(net.unembed, x)
     return tap("logits", None, cap_logits(net, logits, tap))
 
 

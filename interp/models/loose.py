@@ -23,7 +23,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from interp.models.activation import gives_fresh
-from interp.models.again import heard, hooked
+from interp.models.again import Call, heard, hooked
 from interp.models.parts import matrix
 from interp.models.products import FUSED, by_onednn, product, product_onto
 
@@ -67,6 +67,11 @@ def mapped(module: nn.Module, x: Float[Tensor, "... d"]) -> Float[Tensor, "... o
     if gives_fresh(module) and by_onednn(x, weight := matrix(module), module.bias):  # type: ignore[arg-type]
         return product(x, weight, module.bias)  # type: ignore[arg-type]
     return heard(module, x)
+
+
+def caller(loose: bool) -> Call:
+    """How a leaf module is called where rounding may differ (`Net.loose`), and where not."""
+    return mapped if loose else heard
 
 
 def fits_activated(linear: nn.Module | None, act: object) -> bool:

@@ -17,7 +17,7 @@ from torch import Tensor
 from interp.hooks.taps import Tap
 from interp.models.activation import activate, gives_fresh
 from interp.models.again import heard, hooked, unheard
-from interp.models.loose import activated, fits_activated, mapped
+from interp.models.loose import activated, caller, fits_activated
 from interp.models.net import Net
 from interp.models.reading import read_norm, replaced
 
@@ -38,7 +38,7 @@ def mlp(
     if parts.routed is not None:
         return tap("mlp_out", layer, parts.routed(layer, _read_by_mlp(net, layer, resid, tap, given, normed), tap))
     post = hidden(net, layer, resid, tap, given, normed) if post is None else post
-    out = mapped(parts.mlp_out, post) if net.loose else parts.mlp_out(post)  # type: ignore[misc, arg-type]
+    out = caller(net.loose)(parts.mlp_out, post)  # type: ignore[arg-type]
     if net.geometry.post_norm:
         out = parts.post2(tap("mlp_out_pre", layer, out))
     return tap("mlp_out", layer, out)
@@ -76,7 +76,7 @@ def _activated(
     net: Net, layer: int, x: Tensor, tap: Tap, given: Mapping[str, Tensor]
 ) -> Float[Tensor, "batch pos d_mlp"]:
     """ln2 to mlp_post."""
-    parts, call = net.layers[layer], mapped if net.loose else heard
+    parts, call = net.layers[layer], caller(net.loose)
     if parts.gate_up is not None:
         pre, up = call(parts.gate_up, x).chunk(2, -1)
         pre = given.get("mlp_pre", pre)

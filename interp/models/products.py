@@ -27,7 +27,7 @@ FUSED: dict[tuple[str, str], tuple[str, str]] = {
 KERNELS = 128
 """Kernels that oneDNN keeps, one for each shape it has met, of two thirds of a megabyte; left alone it keeps 1,024."""
 _CAPACITIES = ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY")
-_DENSE = (Tensor, nn.Parameter)
+_PLAIN = (Tensor, nn.Parameter)
 
 
 @cache
@@ -58,7 +58,7 @@ def by_onednn(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> bool:
         x.dtype is weight.dtype is torch.float32
         and (bias is None or bias.dtype is torch.float32)
         and x.device.type == weight.device.type == "cpu"
-        and type(weight) in _DENSE
+        and type(weight) in _PLAIN
         and weight.layout is torch.strided
         and not torch.is_grad_enabled()
         and _operator() is not None
